@@ -41,12 +41,17 @@ func main() {
 	os.Exit(plugin.Main("roce", plugin.Verbs{Add: add, Del: del, Check: check, GC: gc, Status: status}))
 }
 
-func add(ctx context.Context, args *skel.CmdArgs) error {
-	req, err := conf.Parse(plugin.Input("ADD", args))
+func add(ctx context.Context, args *skel.CmdArgs) (err error) {
+	in := plugin.Input("ADD", args)
+	note := plugin.Note(in)
+	defer func() { note.End(settingsFile, err) }()
+	req, err := conf.Parse(in)
 	if err != nil {
 		return err
 	}
+	note.Network, note.Pod = req.Network, req.Pod
 	return with(args, req, func(n attach.Node) error {
+		note.StateDir, n.Took = n.Records.Dir, note.Took
 		res, err := n.Add(ctx, req)
 		if err != nil {
 			return err
@@ -58,15 +63,20 @@ func add(ctx context.Context, args *skel.CmdArgs) error {
 	})
 }
 
-func del(ctx context.Context, args *skel.CmdArgs) error {
-	d, err := conf.ParseDel(plugin.Input("DEL", args))
+func del(ctx context.Context, args *skel.CmdArgs) (err error) {
+	in := plugin.Input("DEL", args)
+	note := plugin.Note(in)
+	defer func() { note.End(settingsFile, err) }()
+	d, err := conf.ParseDel(in)
 	if err != nil {
 		return err
 	}
+	note.Network, note.Pod = d.Network, d.Pod
 	s, d, err := plugin.SettingsForDEL(settingsFile, d, slog.New(slog.NewTextHandler(os.Stderr, nil)))
 	if err != nil {
 		return err
 	}
+	note.StateDir = s.StateDir
 	log, closeLog, err := plugin.OpenLog(s.Log)
 	defer closeLog()
 	if err != nil {

@@ -64,7 +64,7 @@ func root(out, errOut io.Writer) *cobra.Command {
 		cmd.AddCommand(commands...)
 	}
 	group("The node", doctorCommand(node), railsCommand(node, plugin), gidsCommand(node), bundleCommand(node))
-	group("Pods of the node", showCommand(node), checkCommand(node), repairCommand(node), forgetCommand(node), envCommand(node), verifyCommand(node))
+	group("Pods of the node", showCommand(node), checkCommand(node), repairCommand(node), forgetCommand(node), envCommand(node), verifyCommand(node), traceCommand(node))
 	group("Pools", poolCommand(node), cluster.PoolsCommand())
 	group("What the pods of roce-cni run", cluster.Commands(node.dir)...)
 	group("Configuration and errors", planCommand(node), generateCommand(plugin), explainCommand())

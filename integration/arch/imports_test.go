@@ -24,7 +24,7 @@ var rooms = []room{
 	{"pkg/base", "Leaves that know nothing of networks, pools or RDMA.", nil},
 	{"pkg/plugin", "What the plugins `roce` and `roce-ipam` link, and nothing else.", []string{"pkg/base/"}},
 	{"pkg/cluster", "Pools over nodes: claims, the agent of a node, the reaper, the reports of nodes.", []string{
-		"pkg/base/", "pkg/plugin/conf/pool", "pkg/plugin/conf", "pkg/plugin/ipam/", "pkg/plugin/ipam", "pkg/plugin/nodefile",
+		"pkg/base/", "pkg/plugin/conf/pool", "pkg/plugin/conf", "pkg/plugin/ipam/", "pkg/plugin/ipam", "pkg/plugin/nodefile", "pkg/plugin/calls",
 	}},
 	{"pkg/tool", "What an operator asks: `rocectl` and `roce-env`.", []string{"pkg/base/", "pkg/plugin/", "pkg/cluster/"}},
 	{"pkg/hwtest", "The bench for the NICs of others: `roce-hwtest`.", []string{"pkg/base/", "pkg/plugin/", "pkg/tool/"}},

@@ -10,6 +10,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/roce-cni/roce-cni/pkg/cluster/block"
+	"github.com/roce-cni/roce-cni/pkg/plugin/calls"
 )
 
 // metrics counts what the agent does. Gauges of the current state are computed at
@@ -30,7 +31,8 @@ func newMetrics(a *Agent) *metrics {
 	m.lost = counter("blocks_lost_total", "Blocks of this node that another node has claimed.", "pool")
 	m.stickyAnswers = counter("sticky_answers_total", "Answers to requests for sticky addresses: granted, or none.", "pool", "answer")
 	m.stickyLost = counter("sticky_lost_total", "Sticky host indexes of pods of this node that another node has now.", "pool")
-	m.registry.MustRegister(m.claims, m.conflicts, m.lists, m.asserts, m.lost, m.stickyAnswers, m.stickyLost, a.Requests, newGauges(a))
+	m.registry.MustRegister(m.claims, m.conflicts, m.lists, m.asserts, m.lost, m.stickyAnswers, m.stickyLost, a.Requests, newGauges(a),
+		newCallCounter(calls.File{Dir: a.Ranges.Dir}, a.Log))
 	return m
 }
 

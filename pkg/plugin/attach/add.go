@@ -84,7 +84,9 @@ func (n Node) make(ctx context.Context, pod *pod, req conf.Request, claim *lease
 			return rec, err
 		}
 	}
+	leased := n.measure("lease")
 	rails, err := claim.Acquire(ctx)
+	leased()
 	if err != nil {
 		return rec, err
 	}

@@ -38,8 +38,20 @@ type Node struct {
 	Now func() time.Duration
 	// Records remembers what was done.
 	Records record.Store
+	// Took is told how long each step of an ADD took: the lease, and each kind of operation.
+	// nil: nothing is measured.
+	Took func(step string, d time.Duration)
 	// Log takes what an operator may want to know about calls that succeed.
 	Log *slog.Logger
+}
+
+// measure begins to measure a step. The function that it returns ends it.
+func (n Node) measure(step string) (end func()) {
+	if n.Took == nil {
+		return func() {}
+	}
+	began := n.Now()
+	return func() { n.Took(step, n.Now()-began) }
 }
 
 // Machine is the kernel, the wire and the RDMA subsystem of a node.

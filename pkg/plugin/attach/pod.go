@@ -69,6 +69,7 @@ type pod struct {
 	at      conf.Attachment
 	records record.Store
 	log     *slog.Logger
+	measure func(step string) (end func())
 	// renamed has a note for each port of a device that had another name at ADD.
 	renamed []error
 	// remade are the ports of devices that were made again since ADD.
@@ -107,7 +108,7 @@ func (n Node) open(netns string, at conf.Attachment) (*pod, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &pod{k, n.Machine.Wire(k), n.Machine.RDMA(netns, k.Enter), at, n.Records, n.Log, nil, nil}, nil
+	return &pod{k, n.Machine.Wire(k), n.Machine.RDMA(netns, k.Enter), at, n.Records, n.Log, n.measure, nil, nil}, nil
 }
 
 // openHost opens the host alone for an attachment. The caller must Close it. Errors are
@@ -117,7 +118,7 @@ func (n Node) openHost(at conf.Attachment) (*pod, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &pod{k, n.Machine.Wire(k), n.Machine.RDMA("", nil), at, n.Records, n.Log, nil, nil}, nil
+	return &pod{k, n.Machine.Wire(k), n.Machine.RDMA("", nil), at, n.Records, n.Log, n.measure, nil, nil}, nil
 }
 
 func (p *pod) of(op plan.Op) plan.Executor {

@@ -24,6 +24,7 @@ import (
 // The executor below knows our objects by the mark. If a foreign object is where ours
 // should be, it is an error, and the object stays.
 func (p *pod) Do(ctx context.Context, run ...plan.Op) error {
+	defer p.measure(run[0].Name())()
 	if !run[0].Shared {
 		return p.of(run[0]).Do(ctx, run...)
 	}

@@ -148,6 +148,9 @@ func (o Op) phase() phase {
 	}
 }
 
+// Name returns the kind of the operation in one word, as the records have it.
+func (o Op) Name() string { return o.row().name }
+
 // By returns which executor does the operation.
 func (o Op) By() By { return o.row().by }
 

@@ -1,0 +1,97 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The roce-cni authors
+
+package main
+
+import (
+	"cmp"
+	"fmt"
+	"io"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/roce-cni/roce-cni/cmd/internal/cli"
+	"github.com/roce-cni/roce-cni/pkg/base/cnierr"
+	"github.com/roce-cni/roce-cni/pkg/plugin/calls"
+)
+
+func traceCommand(node *nodeFlags) *cobra.Command {
+	var asJSON bool
+	var last int
+	cmd := &cobra.Command{
+		Use:   "trace [POD]",
+		Short: "Show the last ADDs and DELs of this node: how long each took, and how it ended",
+		Long: `Show the last ADDs and DELs of this node: how long each took, and how it ended. POD is the
+name of a pod, with or without its namespace, or the ID of its container. For a pod the
+steps of each ADD are shown too. The node keeps about 2,000 calls, until it boots.`,
+		Args:    cobra.MaximumNArgs(1),
+		PreRunE: node.mustExist,
+		RunE: func(cmd *cobra.Command, args []string) error {
+			dir, err := node.dir()
+			if err != nil {
+				return err
+			}
+			all, _, err := calls.File{Dir: dir}.After("")
+			if err != nil {
+				return cnierr.New(cnierr.IO, "read calls in", dir, "", "%w", err)
+			}
+			if len(args) > 0 {
+				all = slices.DeleteFunc(all, func(c calls.Call) bool { return !isOf(c, args[0]) })
+			}
+			all = all[max(0, len(all)-last):]
+			if asJSON {
+				return cli.JSON(cmd.OutOrStdout(), append([]calls.Call{}, all...))
+			}
+			return writeCalls(cmd.OutOrStdout(), all, len(args) > 0)
+		},
+	}
+	cmd.Flags().BoolVar(&asJSON, "json", false, "print the calls as JSON")
+	cmd.Flags().IntVar(&last, "last", 50, "how `MANY` calls to show at most")
+	return cmd
+}
+
+// isOf says whether a call is about a pod or a container.
+func isOf(c calls.Call, pod string) bool {
+	return c.Pod == pod || strings.HasSuffix(c.Pod, "/"+pod) || string(c.ContainerID) == pod
+}
+
+func writeCalls(w io.Writer, all []calls.Call, steps bool) error {
+	t := cli.NewTable(w, "ENDED", "CALL", "POD", "INTERFACE", "NETWORK", "TOOK", "RESULT")
+	for _, c := range all {
+		result := "ok"
+		if c.Code != 0 {
+			result = fmt.Sprintf("%d %s", c.Code, c.Error)
+		}
+		t.Row(c.At.Format(time.DateTime), c.Verb, cmp.Or(c.Pod, string(c.ContainerID)), c.IfName, c.Network, milliseconds(c.Took), result)
+	}
+	if err := t.Print(); err != nil || !steps {
+		return err
+	}
+	for _, c := range all {
+		if len(c.Steps) == 0 {
+			continue
+		}
+		fmt.Fprintf(w, "\nADD of %s, which ended at %s\n", c.IfName, c.At.Format(time.DateTime))
+		t := cli.NewTable(w, "STEP", "TOOK")
+		rest := c.Took
+		for _, s := range c.Steps {
+			t.Row(s.Name, milliseconds(s.Took))
+			rest -= s.Took
+		}
+		t.Row("the rest", milliseconds(rest))
+		if c.Trace != "" {
+			t.Row("trace", c.Trace)
+		}
+		if err := t.Print(); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func milliseconds(d time.Duration) string {
+	return fmt.Sprintf("%.1f ms", float64(d)/float64(time.Millisecond))
+}

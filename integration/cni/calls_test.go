@@ -1,0 +1,59 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The roce-cni authors
+
+package cni
+
+import (
+	"path/filepath"
+	"slices"
+	"testing"
+
+	"github.com/roce-cni/roce-cni/pkg/plugin/calls"
+)
+
+// TestEachCallIsNoted has an ADD that is refused before the settings are read, one that
+// fails on the way, one that succeeds, and its DEL.
+func TestEachCallIsNoted(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, 1)
+	p := w.pod(t)
+	c := w.rail(0).With("probe.gateway.timeout", "5ms")
+	w.attach(c, p, "net1").mustAdd(t) // makes the state folder
+	w.attach(c.With("mtu", -1), p, "net2").mustFail(t, 7)
+	w.leaf.IP(t, "addr del 172.16.10.254/24 dev leaf0")
+	w.attach(c, p, "net2").mustFail(t, 106)
+	w.leaf.IP(t, "addr add 172.16.10.254/24 dev leaf0")
+	a := w.attach(c, p, "net2")
+	a.mustAdd(t)
+	const trace = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"
+	config := `{"cniVersion": "1.1.0", "name": "` + c["name"].(string) + `", "type": "roce"}`
+	if _, err := a.node.exec(a.stderr).ExecPlugin(t.Context(), filepath.Join(programs, "roce"), []byte(config), append(a.environ("DEL"), "TRACEPARENT="+trace)); err != nil {
+		t.Fatal(err)
+	}
+
+	got, _, err := calls.File{Dir: w.state}.After("")
+	if err != nil || len(got) != 5 {
+		t.Fatalf("%d calls are noted, error %v: %v", len(got), err, got)
+	}
+	for i, want := range []struct {
+		verb, ifName string
+		code         int
+	}{{"ADD", "net1", 0}, {"ADD", "net2", 7}, {"ADD", "net2", 106}, {"ADD", "net2", 0}, {"DEL", "net2", 0}} {
+		is := got[i]
+		if is.Verb != want.verb || string(is.IfName) != want.ifName || int(is.Code) != want.code || (is.Error == "") != (want.code == 0) || is.Took <= 0 || string(is.ContainerID) != a.id {
+			t.Errorf("call %d is noted as %+v, want %+v", i, is, want)
+		}
+	}
+	if got[4].Trace != trace {
+		t.Errorf("the DEL is noted with the trace %q", got[4].Trace)
+	}
+	for _, i := range []int{0, 2, 3} {
+		names := []string{}
+		for _, s := range got[i].Steps {
+			names = append(names, s.Name)
+		}
+		if want := []string{"lease", "macvlan", "sysctl", "up", "conflict", "address", "route", "rule", "gateway"}; len(names) < len(want) || !slices.Equal(names[:len(want)], want) {
+			t.Errorf("call %d has the steps %v, want %v", i, names, want)
+		}
+	}
+}

@@ -1,0 +1,73 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The roce-cni authors
+
+package agent
+
+import (
+	"log/slog"
+	"strconv"
+	"sync"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/roce-cni/roce-cni/pkg/plugin/calls"
+)
+
+// callCounter counts the ADDs and DELs of the node. It reads them at each scrape, and counts
+// those that ended since the agent started.
+type callCounter struct {
+	file calls.File
+	log  *slog.Logger
+
+	mu    sync.Mutex
+	last  calls.Mark // of the last one that is counted
+	total *prometheus.CounterVec
+	took  *prometheus.HistogramVec
+}
+
+func newCallCounter(file calls.File, log *slog.Logger) *callCounter {
+	c := &callCounter{
+		file: file, log: log,
+		total: counter("calls_total", "Calls of roce that ended, with the code of their error: 0 for success.", "verb", "code"),
+		took:  histogram("call_seconds", "How long the calls of roce took that succeeded.", "verb"),
+	}
+	_ = c.read() // those before the start
+	return c
+}
+
+// histogram returns a histogram of seconds, from 5 ms to the longest time of a call.
+func histogram(name, help string, labels ...string) *prometheus.HistogramVec {
+	return prometheus.NewHistogramVec(prometheus.HistogramOpts{
+		Name: "roce_cni_" + name, Help: help, Buckets: []float64{.005, .01, .025, .05, .1, .25, .5, 1, 2.5, 5, 10, 30, 60},
+	}, labels)
+}
+
+// read returns the calls since it was called before.
+func (c *callCounter) read() []calls.Call {
+	found, last, err := c.file.After(c.last)
+	if err != nil {
+		c.log.Warn("the calls of the node cannot be counted", "error", err)
+	}
+	c.last = last
+	return found
+}
+
+// Describe is prometheus.Collector's.
+func (c *callCounter) Describe(out chan<- *prometheus.Desc) {
+	c.total.Describe(out)
+	c.took.Describe(out)
+}
+
+// Collect is prometheus.Collector's.
+func (c *callCounter) Collect(out chan<- prometheus.Metric) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for _, call := range c.read() {
+		c.total.WithLabelValues(call.Verb, strconv.Itoa(int(call.Code))).Inc()
+		if call.Code == 0 {
+			c.took.WithLabelValues(call.Verb).Observe(call.Took.Seconds())
+		}
+	}
+	c.total.Collect(out)
+	c.took.Collect(out)
+}

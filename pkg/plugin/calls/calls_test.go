@@ -1,0 +1,167 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The roce-cni authors
+
+package calls_test
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/roce-cni/roce-cni/pkg/plugin/calls"
+	"github.com/roce-cni/roce-cni/pkg/plugin/conf"
+)
+
+func call(n int) calls.Call {
+	return calls.Call{
+		At: time.Unix(int64(n), 0).UTC(), Verb: "ADD", Network: "rails", Attachment: conf.Attachment{ContainerID: conf.ContainerID(fmt.Sprint("c", n)), IfName: "net1"},
+		Pod: "ml/trainer-0", Took: 7 * time.Millisecond, Code: 106, Error: "the gateway does not answer", Trace: "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01",
+	}
+}
+
+func all(t *testing.T, f calls.File) []calls.Call {
+	t.Helper()
+	got, _, err := f.After("")
+	if err != nil {
+		t.Fatal(err)
+	}
+	return got
+}
+
+func TestCallsAreReadAsTheyWereWritten(t *testing.T) {
+	t.Parallel()
+	f := calls.File{Dir: t.TempDir()}
+	if got := all(t, f); got != nil {
+		t.Errorf("without a file there are %v", got)
+	}
+	want := []calls.Call{call(1), {At: time.Unix(2, 0).UTC(), Verb: "DEL", Took: time.Millisecond}, call(3)}
+	for _, c := range want {
+		if err := f.Append(c); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if diff := cmp.Diff(want, all(t, f)); diff != "" {
+		t.Error(diff)
+	}
+	info, err := os.Stat(filepath.Join(f.Dir, "calls"))
+	if err != nil || info.Mode() != 0o600 {
+		t.Errorf("the file has mode %v, error %v", info.Mode(), err)
+	}
+}
+
+func TestOnlyCallsBehindTheMarkAreRead(t *testing.T) {
+	t.Parallel()
+	f := calls.File{Dir: t.TempDir()}
+	var mark calls.Mark
+	for n := range 4000 { // more than a part
+		if err := f.Append(call(n)); err != nil {
+			t.Fatal(err)
+		}
+		if n%1000 != 1 {
+			continue
+		}
+		got, next, err := f.After(mark)
+		if err != nil || len(got) != min(n+1, 1000) && n > 1 || got[len(got)-1].ContainerID != call(n).ContainerID {
+			t.Fatalf("behind %d there are %d calls, error %v", n, len(got), err)
+		}
+		if again, _, _ := f.After(next); len(again) != 0 {
+			t.Errorf("behind the last call there is %v", again)
+		}
+		mark = next
+	}
+	if got, _, err := f.After("a call of long ago\n"); err != nil || len(got) < 1500 {
+		t.Errorf("behind a call that is not kept there are %d calls, error %v", len(got), err)
+	}
+}
+
+func TestALongErrorIsCut(t *testing.T) {
+	t.Parallel()
+	f := calls.File{Dir: t.TempDir()}
+	c := call(1)
+	c.Error, c.Trace = strings.Repeat("x", 1<<20), strings.Repeat("y", 1<<20)
+	if err := f.Append(c); err != nil {
+		t.Fatal(err)
+	}
+	if got := all(t, f); len(got) != 1 || len(got[0].Error) != 500 || len(got[0].Trace) != 55 {
+		t.Errorf("got %d calls", len(got))
+	}
+}
+
+// TestTheFileKeepsTheLastCalls has eight processes that write more than the file keeps.
+func TestTheFileKeepsTheLastCalls(t *testing.T) {
+	t.Parallel()
+	f := calls.File{Dir: t.TempDir()}
+	const writers, each = 8, 1000
+	var done sync.WaitGroup
+	for w := range writers {
+		done.Go(func() {
+			for i := range each {
+				if err := f.Append(call(w*each + i)); err != nil {
+					t.Error(err)
+				}
+			}
+		})
+	}
+	done.Wait()
+	seen := map[conf.ContainerID]bool{}
+	for _, c := range all(t, f) {
+		if seen[c.ContainerID] {
+			t.Errorf("%s is there twice", c.ContainerID)
+		}
+		seen[c.ContainerID] = true
+		if c.Network != "rails" || c.Took != 7*time.Millisecond {
+			t.Errorf("lines are mixed: %v", c)
+		}
+	}
+	entries, err := os.ReadDir(f.Dir)
+	if err != nil || len(entries) != 2 {
+		t.Fatalf("the folder has %v, error %v", entries, err)
+	}
+	var size int64
+	for _, e := range entries {
+		info, err := e.Info()
+		if err != nil {
+			t.Fatal(err)
+		}
+		size += info.Size()
+	}
+	if size > 1<<20+10_000 || len(seen) < 1500 {
+		t.Errorf("it keeps %d calls in %d bytes", len(seen), size)
+	}
+}
+
+// TestALinkIsNotFollowed has what another program puts in the place of the file.
+func TestALinkIsNotFollowed(t *testing.T) {
+	t.Parallel()
+	f := calls.File{Dir: t.TempDir()}
+	other := filepath.Join(t.TempDir(), "other")
+	if err := os.Symlink(other, filepath.Join(f.Dir, "calls")); err != nil {
+		t.Fatal(err)
+	}
+	if err := f.Append(call(1)); err == nil {
+		t.Error("it was written through a link")
+	}
+	if _, err := os.Stat(other); err == nil {
+		t.Error("the other file was made")
+	}
+}
+
+func TestALineThatIsNoCallIsLeftOut(t *testing.T) {
+	t.Parallel()
+	f := calls.File{Dir: t.TempDir()}
+	if err := os.WriteFile(filepath.Join(f.Dir, "calls"), []byte("{\"verb\": \"AD\n[]\nnull{}\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if err := f.Append(call(1)); err != nil {
+		t.Fatal(err)
+	}
+	if diff := cmp.Diff([]calls.Call{call(1)}, all(t, f)); diff != "" {
+		t.Error(diff)
+	}
+}
