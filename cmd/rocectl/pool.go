@@ -5,7 +5,6 @@ package main
 
 import (
 	"cmp"
-	"context"
 	"fmt"
 	"io"
 	"net/netip"
@@ -81,8 +80,20 @@ func poolReleaseCommand(node *nodeFlags) *cobra.Command {
 			if err != nil {
 				return err
 			}
-			if !force {
-				if err := mustBeDead(cmd.Context(), book, args[0], addr); err != nil {
+			entries, err := book.List(cmd.Context(), args[0])
+			if err != nil {
+				return err
+			}
+			if i := slices.IndexFunc(entries, func(e ipam.Entry) bool { return e.Addr == addr }); i >= 0 {
+				e := entries[i]
+				if !e.InUse() {
+					fmt.Fprintf(cmd.OutOrStdout(), "# %s is not leased: it has been in quarantine for %v, and stays there until the quarantine is over\n", addr, e.Age.Truncate(time.Second))
+					return nil
+				}
+				if !force {
+					err = mustBeDead(e)
+				}
+				if err != nil {
 					return err
 				}
 			}
@@ -94,25 +105,19 @@ func poolReleaseCommand(node *nodeFlags) *cobra.Command {
 }
 
 // mustBeDead refuses to release an address that a living pod may use.
-func mustBeDead(ctx context.Context, book *ipam.Book, pool string, addr netip.Addr) error {
-	entries, err := book.List(ctx, pool)
-	if err != nil {
-		return err
+func mustBeDead(e ipam.Entry) error {
+	if e.Owner.Netns.Path == "" {
+		return nil
 	}
-	for _, e := range entries {
-		if e.Addr != addr || !e.InUse() || e.Owner.Netns.Path == "" {
-			continue
-		}
-		if err := netns.Visible(e.Owner.Netns.Path); err != nil {
-			return cannotTell(cnierr.New(cnierr.IO, "release address", addr.String(),
-				"as root, use the node itself, not a container, or add --force if you are certain that the address is unused",
-				"cannot tell whether the namespace %q of %v exists: %w", e.Owner.Netns.Path, e.Owner, err))
-		}
-		if alive, err := netns.Alive(e.Owner.Netns); alive || err != nil {
-			return cnierr.New(cnierr.TryAgain, "release address", addr.String(),
-				"delete the pod, or add --force if you are certain that the address is unused",
-				"%v has it, and its namespace %q exists", e.Owner, e.Owner.Netns.Path)
-		}
+	if err := netns.Visible(e.Owner.Netns.Path); err != nil {
+		return cannotTell(cnierr.New(cnierr.IO, "release address", e.Addr.String(),
+			"as root, use the node itself, not a container, or add --force if you are certain that the address is unused",
+			"cannot tell whether the namespace %q of %v exists: %w", e.Owner.Netns.Path, e.Owner, err))
+	}
+	if alive, err := netns.Alive(e.Owner.Netns); alive || err != nil {
+		return cnierr.New(cnierr.TryAgain, "release address", e.Addr.String(),
+			"delete the pod, or add --force if you are certain that the address is unused",
+			"%v has it, and its namespace %q exists", e.Owner, e.Owner.Netns.Path)
 	}
 	return nil
 }
