@@ -44,6 +44,9 @@ var (
 	ErrTooLong = fmt.Errorf("it has more than %d bytes", MaxSize)
 )
 
+// Advice says what to do after an ErrOthers of Read.
+const Advice = "make it a file that root alone can write, in a folder that root alone can write: chown root, chmod go-w"
+
 // Folder checks an absolute path on which a folder is or is to be made. What is
 // not there yet is no error if only root can make it. Errors: ErrOthers, and a
 // *fs.PathError with the kernel's errno, such as ENOTDIR and ENAMETOOLONG.

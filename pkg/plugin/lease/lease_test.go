@@ -5,14 +5,18 @@ package lease_test
 
 import (
 	"errors"
+	"io/fs"
 	"net/netip"
 	"slices"
+	"strings"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/roce-cni/roce-cni/pkg/base/cnierr"
+	"github.com/roce-cni/roce-cni/pkg/base/trusted"
 	"github.com/roce-cni/roce-cni/pkg/plugin/conf"
+	"github.com/roce-cni/roce-cni/pkg/plugin/plan"
 	"github.com/roce-cni/roce-cni/pkg/plugin/record"
 )
 
@@ -291,5 +295,22 @@ func TestAPluginThatIsNotInstalledHasNoLease(t *testing.T) {
 	}
 	if err := n.allocator().Release(t.Context(), n.record("pod-0")); err == nil {
 		t.Error("a finished ADD has leased from it, and DEL says nothing")
+	}
+}
+
+func TestATableThatOthersCanChangeIsNotCalledMissing(t *testing.T) {
+	t.Parallel()
+	n := newNode(t, sources()["a table of the nodes"])
+	for err, want := range map[error]string{
+		trusted.ErrOthers: "chown root",
+		fs.ErrNotExist:    "put the table on every node",
+	} {
+		a := n.allocator()
+		a.ReadFile = func(string) ([]byte, error) { return nil, err }
+		_, got := a.Claim(n.request("pod-0", ""), []plan.RailFacts{{}})
+		var e *cnierr.Error
+		if !errors.As(got, &e) || e.Code != cnierr.BadConfig || !errors.Is(got, err) || !strings.Contains(e.Hint, want) {
+			t.Errorf("%v: got %v, want code 7 with the hint %q", err, got, want)
+		}
 	}
 }

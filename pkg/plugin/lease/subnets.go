@@ -4,10 +4,12 @@
 package lease
 
 import (
+	"errors"
 	"net/netip"
 	"slices"
 
 	"github.com/roce-cni/roce-cni/pkg/base/cnierr"
+	"github.com/roce-cni/roce-cni/pkg/base/trusted"
 	"github.com/roce-cni/roce-cni/pkg/plugin/conf"
 	"github.com/roce-cni/roce-cni/pkg/plugin/plan"
 )
@@ -73,8 +75,11 @@ func (c *Claim) fromTable() (conf.Request, error) {
 	file := c.a.Table
 	b, err := c.a.ReadFile(file)
 	if err != nil {
-		return c.given, cnierr.New(cnierr.BadConfig, "read table of rails", file,
-			"put the table on every node, or name the file that is there: the key table of "+conf.SettingsFile, "%w", err)
+		hint := "put the table on every node, or name the file that is there: the key table of " + conf.SettingsFile
+		if errors.Is(err, trusted.ErrOthers) {
+			hint = trusted.Advice
+		}
+		return c.given, cnierr.New(cnierr.BadConfig, "read table of rails", file, hint, "%w", err)
 	}
 	subnets, err := conf.ParseTable(file, b, c.a.NodeName)
 	if err != nil {

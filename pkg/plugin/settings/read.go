@@ -27,8 +27,7 @@ func Load(file string) (Node, error) {
 		return Default(file), nil
 	}
 	if err != nil {
-		return Node{Path: file}, cnierr.New(cnierr.BadConfig, operationRead, file,
-			"make it a file that root alone can write, in a folder that root alone can write: chown root, chmod go-w", "%w", err)
+		return Node{Path: file}, cnierr.New(cnierr.BadConfig, operationRead, file, trusted.Advice, "%w", err)
 	}
 	return Parse(file, b)
 }
