@@ -150,7 +150,8 @@ func didYouMean(word string, known []string) string {
 
 // Resembles says whether word is probably a misspelling of the known one.
 func Resembles(word, known string) bool {
-	return distance(strings.ToLower(word), strings.ToLower(known)) <= tolerance(word)
+	most := tolerance(word)
+	return len(word)-len(known) <= most && distance(strings.ToLower(word), strings.ToLower(known)) <= most
 }
 
 // tolerance returns the greatest distance of a near miss.

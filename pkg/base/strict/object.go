@@ -9,20 +9,19 @@ import (
 	"errors"
 	"fmt"
 	"slices"
-	"strings"
 
 	"github.com/roce-cni/roce-cni/pkg/base/cnierr"
 )
 
-// Stdin is the name of the whole document in faults.
-const Stdin = "standard input"
+// Whole is the name of the whole document in faults.
+const Whole = "JSON"
 
 // Document returns the top-level object of b. If b is not one JSON object, it
 // notes a fault and the second result is false.
-func Document(b []byte, f *Faults) (*Object, bool) { return f.Document(Stdin, b) }
+func Document(b []byte, f *Faults) (*Object, bool) { return f.Document(Whole, b) }
 
 // Document is the function Document for a document with another name than
-// Stdin.
+// Whole.
 func (f *Faults) Document(name string, b []byte) (*Object, bool) {
 	var whole json.RawMessage
 	if !f.unmarshal(name, b, &whole) {
@@ -40,7 +39,7 @@ func (f *Faults) Document(name string, b []byte) (*Object, bool) {
 // Unmarshal is json.Unmarshal. If b is not JSON, or does not fit into the value
 // that into points to, it notes a fault with line and column, and returns
 // false.
-func (f *Faults) Unmarshal(b []byte, into any) bool { return f.unmarshal(Stdin, b, into) }
+func (f *Faults) Unmarshal(b []byte, into any) bool { return f.unmarshal(Whole, b, into) }
 
 func (f *Faults) unmarshal(name string, b []byte, into any) bool {
 	err := json.Unmarshal(b, into)
@@ -64,7 +63,7 @@ type Object struct {
 	faults  *Faults
 	path    string
 	present bool
-	word    bool     // a string stands for the object
+	word    bool     // another value stands for the object
 	keys    []string // in the order of the document
 	members map[string]json.RawMessage
 	twice   []string
@@ -90,9 +89,9 @@ func (v Value) Object() *Object {
 	return o
 }
 
-// ObjectOr is Object, but a string s stands for {key: s}.
+// ObjectOr is Object, but a value v that is no object stands for {key: v}.
 func (v Value) ObjectOr(key string) *Object {
-	if v.Kind() != AString {
+	if k := v.Kind(); k == AnObject || k == Absent {
 		return v.Object()
 	}
 	return &Object{
@@ -186,14 +185,12 @@ func (o *Object) Strict(hint func(key string) string) {
 	}
 }
 
-// Lenient reports keys that differ only in case from a key that a reader has
-// asked for. It ignores other unknown keys: they belong to other plugins. CNI's
-// own reader, encoding/json, ignores case, so a key that differs only in case
-// was meant for us.
-func (o *Object) Lenient() {
+// Lenient reports each unknown key that is the same as one that a reader has asked for,
+// as the function says. It ignores other unknown keys: they belong to other plugins.
+func (o *Object) Lenient(same func(key, ours string) bool) {
 	for _, key := range o.keys {
-		same := func(ours string) bool { return key != ours && strings.EqualFold(key, ours) }
-		if slices.ContainsFunc(o.asked, same) && !slices.Contains(o.asked, key) {
+		like := func(ours string) bool { return same(key, ours) }
+		if !slices.Contains(o.asked, key) && slices.ContainsFunc(o.asked, like) {
 			o.faults.Add(cnierr.BadConfig, o.pathOf(key), didYouMean(key, o.asked), "unknown key")
 		}
 	}

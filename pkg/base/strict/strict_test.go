@@ -120,8 +120,12 @@ func TestAskingForAKeyDeclaresIt(t *testing.T) {
 	same(t, got, want...)
 	same(t, read(t, document, func(o *strict.Object) {
 		o.At("mode")
-		o.Lenient()
+		o.Lenient(strings.EqualFold)
 	}), `"MODE": unknown key`)
+	same(t, read(t, `{"mode": 1, "Mod": 1, "models": 1, "m": 1, "`+strings.Repeat("x", 1<<17)+`": 1}`, func(o *strict.Object) {
+		o.At("mode")
+		o.Lenient(strict.Resembles)
+	}), `"Mod": unknown key`, `"models": unknown key`)
 }
 
 func TestPathsLeadToTheValue(t *testing.T) {
@@ -142,11 +146,11 @@ func TestPathsLeadToTheValue(t *testing.T) {
 func TestSyntaxErrorsHaveAPosition(t *testing.T) {
 	t.Parallel()
 	for document, want := range map[string]string{
-		``:               `"standard input": unexpected end of JSON input`,
-		"{\n\n  'a': 1}": `"standard input": line 3, column 3: invalid character '\'' looking for beginning of object key string`,
-		`{"a": 1} x`:     `"standard input": line 1, column 10: invalid character 'x' after top-level value`,
-		` 5`:             `"standard input": want an object, got a number`,
-		"\ufeff{}":       `"standard input": line 1, column 1: invalid character 'ï' looking for beginning of value`,
+		``:               `"JSON": unexpected end of JSON input`,
+		"{\n\n  'a': 1}": `"JSON": line 3, column 3: invalid character '\'' looking for beginning of object key string`,
+		`{"a": 1} x`:     `"JSON": line 1, column 10: invalid character 'x' after top-level value`,
+		` 5`:             `"JSON": want an object, got a number`,
+		"\ufeff{}":       `"JSON": line 1, column 1: invalid character 'ï' looking for beginning of value`,
 	} {
 		same(t, read(t, document, func(*strict.Object) { t.Errorf("%s is accepted", document) }), want)
 	}

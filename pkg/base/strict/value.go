@@ -181,16 +181,16 @@ func (v Value) Duration(def, lo, hi time.Duration) time.Duration {
 // Choice returns one of the allowed words. The first is the default. An empty
 // string means the default too, as in upstream macvlan's mode.
 func Choice[T ~string](v Value, allowed ...T) T {
-	s, ok := v.Text("")
+	words := make([]string, 0, len(allowed))
+	for _, a := range allowed {
+		words = append(words, string(a))
+	}
+	s, ok := v.Text("use one of " + strings.Join(words, ", "))
 	if !ok || s == "" {
 		return allowed[0]
 	}
 	if slices.Contains(allowed, T(s)) {
 		return T(s)
-	}
-	words := make([]string, 0, len(allowed))
-	for _, a := range allowed {
-		words = append(words, string(a))
 	}
 	v.Bad(didYouMean(s, words), "%q is none of %s", s, strings.Join(words, ", "))
 	return allowed[0]

@@ -39,7 +39,7 @@ var wrong = []struct {
 	{`"mac": "nope", "runtimeConfig": {"mac": "no"}, "routing": {"mode": "m", "table": 254, "priority": 40000},
 		"probe": {"conflict": {"probes": 0, "wait": "1h"}, "gateway": 1, "dad": {}}, "rdma": "q"`, false, []string{
 		"routing.mode", "routing.priority", "routing.table",
-		"probe.gateway", "probe.conflict.probes", "probe.conflict.wait", "probe.dad", "rdma", "mac", "runtimeConfig.mac",
+		"probe.conflict.probes", "probe.conflict.wait", "probe.gateway", "probe.dad", "rdma", "mac", "runtimeConfig.mac",
 	}},
 	{`"ipam": {"type": "roce-ipam", "pool": "/", "quarantine": 5, "mtu": 1,
 			"subnets": [{"subnet": "10.0.0.1/24", "ranges": ["x"], "exclude": [1], "gateway": "y", "rangeEnd": "z"}, 7],

@@ -28,7 +28,7 @@ const (
 func bounded(stdin []byte, f *strict.Faults) bool {
 	before := f.Len()
 	if len(stdin) > maxInput {
-		f.Add(cnierr.BadConfig, strict.Stdin, "", "it has %d bytes, the limit is %d", len(stdin), maxInput)
+		f.Add(cnierr.BadConfig, strict.Whole, "", "it has %d bytes, the limit is %d", len(stdin), maxInput)
 		return false
 	}
 	type subnets []struct{ Ranges, Exclude []json.RawMessage }

@@ -48,8 +48,8 @@ func TestLongInputIsRefused(t *testing.T) {
 		"ipam.routes": {64, func(n int) string {
 			return `"ipam": {"type": "roce-ipam", "subnets": ` + prefixes(1) + `, "routes": [` + listed(n, `{"dst": "192.0.%d.0/24"}`) + `]}}`
 		}},
-		"sysctl":         {64, func(n int) string { return `"sysctl": {` + listed(n, `"net.ipv4.conf.IFNAME.a%d": "1"`) + `}}` }},
-		"standard input": {256<<10 - len(rest) - len(`"x": ""}`), func(n int) string { return `"x": "` + strings.Repeat("x", n) + `"}` }},
+		"sysctl": {64, func(n int) string { return `"sysctl": {` + listed(n, `"net.ipv4.conf.IFNAME.a%d": "1"`) + `}}` }},
+		"JSON":   {256<<10 - len(rest) - len(`"x": ""}`), func(n int) string { return `"x": "` + strings.Repeat("x", n) + `"}` }},
 	} {
 		for n, want := range map[int]bool{c.most: true, c.most + 1: false} {
 			in := strings.ReplaceAll(rest+c.in(n), "10.0.256.1", "10.0.255.9")

@@ -54,7 +54,7 @@ func Parse(in Input) (Request, error) {
 	r.DNS = dns(top.At("dns"))
 	rs := readRails(top)
 	r.LinkInContainer = top.At("linkInContainer").True()
-	r.VLAN = vlan(top)
+	r.VLAN = int(top.At("vlan").Whole(0, 1, MaxVLAN))
 	r.Mode = childMode(top)
 	r.MTU = int(top.At("mtu").Whole(0, 0, math.MaxInt32))
 	r.BCQueueLen = bcQueueLen(top.At("bcqueuelen"), r.Mode)
@@ -80,11 +80,27 @@ func Parse(in Input) (Request, error) {
 	if r.IPAM.Type != "" && r.IPAM.Type != PoolType {
 		r.IPAM.Raw = bytes.Clone(in.Stdin)
 	}
-	top.Lenient()
+	misplaced(top)
+	// A list has the key cniVersions, and some runtimes leave it in.
+	top.Lenient(func(key, ours string) bool { return key != "cniVersions" && strict.Resembles(key, ours) })
 	if err := f.Err(operation, r.Network); err != nil {
 		return Request{}, err
 	}
 	return r, nil
+}
+
+// misplaced reports keys by which other plugins, or other places of our configuration, say
+// what roce has another key for.
+func misplaced(top *strict.Object) {
+	for _, key := range top.Keys() {
+		ours := map[string]string{
+			"vlanid": "vlan", "vlan_id": "vlan", "gidindex": "rdma.gidIndex", "addresspool": "ipam.pool",
+			"pool": "ipam.pool", "railpool": "ipam.railPool", "subnets": "ipam.subnets", "quarantine": "ipam.quarantine",
+		}[strings.ToLower(key)]
+		if ours != "" {
+			top.At(key).Bad(fmt.Sprintf("did you mean %q?", ours), "unknown key")
+		}
+	}
 }
 
 // digest returns Request.Digest of a configuration.
@@ -184,7 +200,8 @@ func ParseIPAM(in Input) (Request, error) {
 	if r.IPAM.Type != PoolType && f.Len() == before {
 		f.Add(cnierr.BadConfig, "ipam.type", "set ipam.type to "+PoolType, "want %q, got %q", PoolType, r.IPAM.Type)
 	}
-	top.Lenient()
+	// CNI's own reader ignores case, so a key that differs only in case is meant for us.
+	top.Lenient(strings.EqualFold)
 	if err := f.Err(operation, r.Network); err != nil {
 		return Request{}, err
 	}
@@ -275,15 +292,4 @@ func dns(v strict.Value) types.DNS {
 		Search:      o.At("search").Texts(),
 		Options:     o.At("options").Texts(),
 	}
-}
-
-// vlan reads the key "vlan". Other plugins call it vlanId: a pod without its VLAN would be on
-// another network.
-func vlan(top *strict.Object) int {
-	for _, key := range top.Keys() {
-		if k := strings.ToLower(key); k == "vlanid" || k == "vlan_id" {
-			top.At(key).Bad(`did you mean "vlan"?`, "unknown key")
-		}
-	}
-	return int(top.At("vlan").Whole(0, 1, MaxVLAN))
 }

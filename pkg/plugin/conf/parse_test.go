@@ -5,9 +5,11 @@ package conf_test
 
 import (
 	"bytes"
+	"fmt"
 	"net/netip"
 	"os"
 	"path/filepath"
+	"strings"
 	"testing"
 	"time"
 
@@ -211,6 +213,24 @@ func TestUpstreamMacvlanConfigurationsKeepTheirMeaning(t *testing.T) {
 		want.IPAM = conf.IPAM{Type: got.IPAM.Type, Raw: in.Stdin}
 		if d := diff(want, got); d != "" || got.IPAM.Type == "" {
 			t.Errorf("%s: type %q (-want +got):\n%s", ipam, got.IPAM.Type, d)
+		}
+	}
+}
+
+// Keys of the CNI specification, libcni, Multus and other plugins: a list for one of them
+// can be a list for roce.
+func TestKeysOfOthersAreIgnored(t *testing.T) {
+	t.Parallel()
+	for _, key := range strings.Fields(`$schema allmulti attachments bandwidth bridge cni.dev/attachments cni.dev/valid-attachments
+		capabilities chained cleanup confDir conditionsV4 dataDir delegates description device deviceID deviceName dhcp
+		disableCheck disableGC disabledInterfaces egressRate enabledad externalSetMarkChain firewalld_zone forceAddress hairpinMode hwaddr
+		ib_kubernetes_enabled ibKubernetesEnabled ingressRate interfaces ipMasq ipMasqBackend isDefaultGateway isGateway kernelpath
+		kubeconfig kubernetes link link_state loadOnlyInlinedPlugins log_file log_level logFile logLevel macspoofchk markMasqBit masqAll
+		max_tx_rate min_tx_rate multiQueue ovs pciBusID pciID pkey plugins policy portIsolation portMappings preserveDefaultVlan promisc
+		promiscMode rdmaIsolation resourceName routes snat socketPath spoofchk stateful sysctlPrefix table tag trunk trust txQLen
+		vlanProto vlanQoS vlanTrunk vrfname xdpMode`) {
+		if _, err := conf.Parse(input(fmt.Sprintf("%q: 1", key))); err != nil {
+			t.Errorf("%s: %v", key, err)
 		}
 	}
 }

@@ -88,10 +88,11 @@ func (rs *rails) list(v strict.Value) {
 }
 
 func listed(v strict.Value) rail {
-	o := v.Object()
-	if !o.Present() {
+	if v.Kind() != strict.AnObject {
+		v.Fault(cnierr.Decode, railsHint, "want an object, got %s", v.Kind())
 		return rail{}
 	}
+	o := v.Object()
 	defer o.Strict(notARails)
 	master, ifName := o.At("master"), o.At("ifName")
 	r := rail{listed: true, parent: parent(master), ifName: ifName, name: nameTemplate(ifName), subnets: o.At("subnets")}

@@ -55,7 +55,7 @@ func TestFaultsOfDel(t *testing.T) {
 	t.Parallel()
 	for _, b := range []bad{
 		{`{"name": "n",}`, cnierr.Decode, `line 1, column 14: invalid character '}'`, ``},
-		{`[]`, cnierr.Decode, `"standard input": want an object, got a list`, ``},
+		{`[]`, cnierr.Decode, `"JSON": want an object, got a list`, ``},
 		{`{}`, cnierr.BadConfig, `"name": "" is not the name of a network`, ``},
 		{`{"name": "../n"}`, cnierr.BadConfig, `"name": "../n" is not`, ``},
 		{`{"name": 5}`, cnierr.BadConfig, `"name": "" is not`, ``},
