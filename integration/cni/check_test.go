@@ -225,6 +225,7 @@ func TestCheckFindsARouteOfOthersInOurTable(t *testing.T) {
 	}
 	for _, route := range []string{
 		"203.0.113.0/24 table 100 via 10.244.1.1 dev eth0", "203.0.113.1/32 table 100 dev eth0 metric 5", "172.16.10.128/25 table 100 dev eth0",
+		"203.0.113.0/24 tos 0x10 table 100 via 10.244.1.1 dev eth0", "unreachable 203.0.113.0/24 tos 0x08 table 100", "default tos 0x04 table 100 via 10.244.1.1 dev eth0 metric 9",
 		"unreachable 203.0.113.0/24 table 100", "blackhole 203.0.113.0/24 table 100",
 		"203.0.113.0/24 table 100 nexthop via 10.244.1.1 dev eth0 nexthop via 10.244.1.3 dev eth0",
 		"2001:db8::/32 table 100 via fd00:99::1 dev eth0", "::/0 table 100 via fd00:99::1 dev eth0 metric 3", "unreachable 2001:db8::/32 table 100",

@@ -74,11 +74,11 @@ func winner(before []rtnl.Rule, leads func(rtnl.Rule) bool) rtnl.Rule {
 
 // intrudes says whether a route in our table is that of another program and leads packets
 // elsewhere: through a link that no route of ours has, or nowhere. One of ours with the
-// same destination and a lower metric comes before it.
+// same destination and a lower metric comes before it, unless it has a TOS.
 func intrudes(r rtnl.Route, table []rtnl.Route) bool {
 	return r.Protocol != plan.Protocol && !slices.ContainsFunc(table, func(ours rtnl.Route) bool {
 		return ours.Protocol == plan.Protocol &&
-			(ours.Index == r.Index && r.Type == unix.RTN_UNICAST || ours.Dst == r.Dst && ours.Metric < r.Metric)
+			(ours.Index == r.Index && r.Type == unix.RTN_UNICAST || ours.Dst == r.Dst && r.TOS == 0 && ours.Metric < r.Metric)
 	})
 }
 

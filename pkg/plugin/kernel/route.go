@@ -71,7 +71,7 @@ func (r routing) added(ctx context.Context, l rtnl.Link, err error) error {
 		if is == want {
 			return nil
 		}
-		if is.Dst == want.Dst && is.Metric == want.Metric {
+		if is.Dst == want.Dst && is.TOS == 0 && is.Metric == want.Metric {
 			return cnierr.New(cnierr.RouteTaken, addingRoute, r.subject(),
 				"remove the route from "+r.place.String()+r.orChoose("routing.table or routing.metric"),
 				"there is one already: %s", r.describe(ctx, is))
@@ -120,7 +120,7 @@ func (rs routings) undo(ctx context.Context) error {
 // marked returns a function that says whether a route is ours to remove.
 func (r routing) marked(index int32) func(rtnl.Route) bool {
 	mark := func(x rtnl.Route) rtnl.Route {
-		return rtnl.Route{Dst: x.Dst, Metric: x.Metric, Via: x.Via, Index: x.Index, Protocol: x.Protocol}
+		return rtnl.Route{Dst: x.Dst, TOS: x.TOS, Metric: x.Metric, Via: x.Via, Index: x.Index, Protocol: x.Protocol}
 	}
 	want := mark(r.want(index))
 	return func(is rtnl.Route) bool { return mark(is) == want }
@@ -147,7 +147,7 @@ func (r routing) check(ctx context.Context) error {
 		if is == want {
 			return nil
 		}
-		if is.Dst == want.Dst && is.Metric == want.Metric {
+		if is.Dst == want.Dst && is.TOS == 0 && is.Metric == want.Metric {
 			got = r.describe(ctx, is)
 			before = append(before, r.deleteRoute(ctx, is))
 		}
@@ -194,6 +194,9 @@ func (n namespace) deleteRoute(ctx context.Context, is rtnl.Route) string {
 		s += not + " "
 	}
 	s += is.Dst.String()
+	if is.TOS != 0 {
+		s += fmt.Sprintf(" tos %#02x", is.TOS)
+	}
 	if is.Via.IsValid() && !is.Odd {
 		s += fmt.Sprint(" via ", is.Via)
 	}

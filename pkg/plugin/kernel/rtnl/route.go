@@ -28,6 +28,7 @@ type Route struct {
 	Protocol uint8
 	Scope    uint8 // 0 for IPv6
 	Type     uint8 // RTN_*
+	TOS      uint8 // only packets with it take the route; 0: all
 	OnLink   bool
 	// Odd says that it has something that the fields above cannot express, such
 	// as several paths. Via and Index are then those of the first path.
@@ -45,13 +46,13 @@ func (r Route) IsDefault() bool {
 func AddRoute(r Route) Change { return Change{r.message(unix.RTM_NEWROUTE, creation)} }
 
 // DeleteRoute removes a route. ESRCH means that there is none with the same
-// destination, link, gateway, metric and protocol.
+// destination, TOS, link, gateway, metric and protocol.
 func DeleteRoute(r Route) Change { return Change{r.message(unix.RTM_DELROUTE, 0)} }
 
 func (r Route) message(typ, flags int) *nl.NetlinkRequest {
 	msg := nl.NewRtMsg()
 	msg.Family, msg.Dst_len = Family(r.Dst.Addr()), uint8(r.Dst.Bits())
-	msg.Table, msg.Protocol, msg.Scope = unix.RT_TABLE_UNSPEC, r.Protocol, r.Scope
+	msg.Table, msg.Protocol, msg.Scope, msg.Tos = unix.RT_TABLE_UNSPEC, r.Protocol, r.Scope, r.TOS
 	if r.OnLink {
 		msg.Flags = unix.RTNH_F_ONLINK
 	}
@@ -142,8 +143,8 @@ func parseRoute(b []byte) Route {
 	msg := nl.DeserializeRtMsg(b)
 	r := Route{
 		Table: uint32(msg.Table), Dst: prefix(msg.Family, nil, msg.Dst_len), Protocol: msg.Protocol,
-		Scope: msg.Scope, Type: msg.Type, OnLink: msg.Flags&unix.RTNH_F_ONLINK != 0,
-		Odd: msg.Tos != 0 || msg.Src_len != 0,
+		Scope: msg.Scope, Type: msg.Type, TOS: msg.Tos, OnLink: msg.Flags&unix.RTNH_F_ONLINK != 0,
+		Odd: msg.Src_len != 0,
 	}
 	for typ, v := range nlsock.Attributes(b[msg.Len():]) {
 		switch typ {
