@@ -20,6 +20,7 @@ import (
 
 	"github.com/roce-cni/roce-cni/cmd/internal/plugin"
 	"github.com/roce-cni/roce-cni/pkg/base/cnierr"
+	"github.com/roce-cni/roce-cni/pkg/base/netns"
 	"github.com/roce-cni/roce-cni/pkg/plugin/conf"
 	"github.com/roce-cni/roce-cni/pkg/plugin/kernel"
 	"github.com/roce-cni/roce-cni/pkg/plugin/lease"
@@ -61,6 +62,9 @@ func add(ctx context.Context, args *skel.CmdArgs) error {
 	if err != nil {
 		return err
 	}
+	if err := notTwice(ctx, addresses, req, facts.Pod.Netns); err != nil {
+		return err
+	}
 	claim, err := addresses.Claim(req, []plan.RailFacts{{Facts: facts}})
 	if err != nil {
 		return err
@@ -74,6 +78,18 @@ func add(ctx context.Context, args *skel.CmdArgs) error {
 		return errors.Join(plugin.Untold(err), addresses.ReleaseUnfinished(context.WithoutCancel(ctx), rec))
 	}
 	return nil
+}
+
+// notTwice refuses an ADD of an interface that has its address already. CNI forbids to call
+// ADD twice without DEL (SPEC.md). Upstream's ptp, which asks for the address first, would
+// then fail at the interface and call DEL, and the running pod would lose its lease.
+func notTwice(ctx context.Context, addresses lease.Allocator, req conf.Request, ns netns.ID) error {
+	has, err := kernel.HasAddress(ctx, req.Netns, req.IfName)
+	if err != nil || !has || addresses.CheckHeld(ctx, req, ns) != nil {
+		return err
+	}
+	return cnierr.New(cnierr.BadConfig, "lease address for", string(req.IfName), "call DEL before ADD: delete the pod",
+		"the interface is in container %q, with its address: ADD was called twice", req.ContainerID)
 }
 
 func del(ctx context.Context, args *skel.CmdArgs) error {

@@ -113,3 +113,34 @@ func TestIPAMPluginGivesNoAddressInQuarantine(t *testing.T) {
 	second.mustAdd(t)
 	second.mustDel(t)
 }
+
+// CNI forbids it, and upstream's ptp calls DEL of the IPAM plugin when it fails.
+func TestARepeatedADDOfAnotherPluginKeepsTheLease(t *testing.T) {
+	t.Parallel()
+	for _, plugin := range []string{"ptp", "macvlan", "bridge"} {
+		t.Run(plugin, func(t *testing.T) {
+			t.Parallel()
+			w := newWorld(t, 1)
+			attached := func(p *pod) attachment {
+				a := w.attach(network(w.pooled(plugin, cnitest.Subnet4(0))).With("name", "rail").With("cniVersion", "1.0.0"), p, "net1")
+				a.path = append(a.path, upstream(t))
+				return a
+			}
+			p, q := w.pod(t), w.pod(t)
+			a, b := attached(p), attached(q)
+			a.mustAdd(t)
+			first := p.one(t, "net1")
+			for range 2 {
+				if _, err := a.add(t); err == nil {
+					t.Error("ADD was called twice, and succeeded")
+				}
+				w.mustLease(t, "after the second ADD", "rail", first)
+			}
+			b.mustAdd(t)
+			w.mustLease(t, "after ADD of another pod", "rail", first, q.one(t, "net1"))
+			a.mustDel(t)
+			a.mustAdd(t)
+			w.mustLease(t, "after DEL and ADD", "rail", p.one(t, "net1"), q.one(t, "net1"))
+		})
+	}
+}

@@ -8,6 +8,9 @@ import (
 	"io/fs"
 	"net/netip"
 	"os"
+	"slices"
+
+	"golang.org/x/sys/unix"
 
 	"github.com/roce-cni/roce-cni/pkg/base/cnierr"
 	"github.com/roce-cni/roce-cni/pkg/base/netns"
@@ -71,6 +74,31 @@ func HostAddrs(ctx context.Context) ([]netip.Addr, error) {
 	defer host.Close()
 	addrs, err := host.Addresses(ctx, 0)
 	return unique(addrs), classify("read addresses of", "host", err)
+}
+
+// HasAddress says whether an interface in the namespace at a path has an address that
+// reaches beyond its link. It returns ErrNetnsGone, too.
+func HasAddress(ctx context.Context, path string, name conf.LinkName) (has bool, err error) {
+	ns, err := netns.Open(path)
+	if err != nil {
+		return false, netnsError(path, err)
+	}
+	defer ns.Close()
+	err = ns.Enter(func() error {
+		pod, err := rtnl.Dial()
+		if err != nil {
+			return err
+		}
+		defer pod.Close()
+		l, err := pod.LinkByName(ctx, string(name))
+		if err != nil {
+			return ignore(err, unix.ENODEV)
+		}
+		addrs, err := pod.Addresses(ctx, l.Index)
+		has = slices.ContainsFunc(addrs, func(a rtnl.Address) bool { return a.Scope == unix.RT_SCOPE_UNIVERSE })
+		return err
+	})
+	return has, classify("read addresses of", string(name), err)
 }
 
 // NetnsID returns the identity of the namespace at a path. Like Open, it
