@@ -145,6 +145,27 @@ func TestNothingNamesOneMachine(t *testing.T) {
 	}
 }
 
+// TestOneFileHasTheNamespaceMode: who follows two texts must not get two files that
+// contradict each other.
+func TestOneFileHasTheNamespaceMode(t *testing.T) {
+	t.Parallel()
+	file, named := regexp.MustCompile(`modprobe\.d/[\w-]+\.conf`), 0
+	for _, p := range tracked(t) {
+		if strings.HasSuffix(p, "_test.go") {
+			continue
+		}
+		for _, name := range file.FindAllString(read(t, p), -1) {
+			named++
+			if name != "modprobe.d/zz-roce.conf" {
+				t.Errorf("%s names /etc/%s, and others /etc/modprobe.d/zz-roce.conf", p, name)
+			}
+		}
+	}
+	if named == 0 {
+		t.Error("no file names it")
+	}
+}
+
 // tracked returns the files that git tracks or would add.
 func tracked(t *testing.T) []string {
 	t.Helper()

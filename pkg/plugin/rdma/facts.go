@@ -168,5 +168,5 @@ func setMode(to conf.RDMAMode) string {
 	}
 	return "set the node's mode: rdma system set netns " + string(to) +
 		", which works only while no other network namespace exists; options ib_core netns_mode=" + n +
-		" in a file of /etc/modprobe.d makes it last; or set rdma.mode to auto"
+		" in /etc/modprobe.d/zz-roce.conf makes it last; or set rdma.mode to auto"
 }

@@ -143,7 +143,7 @@ func (n Node) rdmaMode(ctx context.Context) []report.Finding {
 	}
 	value := map[bool]string{true: "0", false: "1"}[s.Exclusive]
 	return []report.Finding{problem(mode(s.Exclusive)+" now, and "+mode(next)+" after the next boot ("+from+")",
-		"echo 'options ib_core netns_mode="+value+"' > /etc/modprobe.d/zz-roce.conf  # then update-initramfs -u or dracut -f, if ib_core is in the initramfs")}
+		"echo 'options ib_core netns_mode="+value+"' > /etc/modprobe.d/zz-roce.conf  # of several files the last one counts; then update-initramfs -u or dracut -f, if ib_core is in the initramfs")}
 }
 
 func mode(exclusive bool) string {
