@@ -44,7 +44,7 @@ func TestAnAddressThatIsSetAsideIsFreeWhenItsNamespaceGoes(t *testing.T) {
 		requests.Pool, requests.Requested = "any", []netip.Addr{addr}
 		_, err = n.lease(requests)
 		wantCode(t, err, cnierr.TryAgain, "namespace /run/netns/old")
-		entries, err := n.book().List(ctx, "")
+		entries, err := n.book().List(ctx, "any") // no pool may lease it
 		if err != nil || len(entries) != 1 || !entries[0].Of("rail") || !entries[0].Of("any") || !entries[0].InUse() || entries[0].InQuarantine(0) {
 			t.Errorf("listed as %v, %v", entries, err)
 		}

@@ -39,13 +39,13 @@ func (e Entry) InQuarantine(quarantine time.Duration) bool {
 	return !e.InUse() && e.Age < quarantineFor(e.State, quarantine)
 }
 
-// List returns the used addresses of a pool, or of all pools for "". The order
-// is pool, family, address. It makes and changes no file.
+// List returns the used addresses of a pool with what is set aside, or of all pools for "".
+// The order is pool, family, address. It makes and changes no file.
 func (b *Book) List(ctx context.Context, pool string) ([]Entry, error) {
 	var out []Entry
 	err := b.store.View(ctx, func(l *ledger.Ledger) error {
 		return each(l, func(e Entry) {
-			if pool == "" || e.Pool == pool {
+			if pool == "" || e.Of(pool) {
 				out = append(out, e)
 			}
 		})

@@ -24,7 +24,6 @@ import (
 	"github.com/roce-cni/roce-cni/pkg/base/netrange"
 	"github.com/roce-cni/roce-cni/pkg/base/shell"
 	"github.com/roce-cni/roce-cni/pkg/plugin/conf/pool"
-	"github.com/roce-cni/roce-cni/pkg/plugin/ipam/ledger"
 	"github.com/roce-cni/roce-cni/pkg/plugin/kernel/rtnl"
 	"github.com/roce-cni/roce-cni/pkg/tool/report"
 )
@@ -229,7 +228,7 @@ func (n Node) pool(ctx context.Context, name string) report.Finding {
 	}
 	var used []netip.Addr
 	for _, e := range entries {
-		if e.State == ledger.Leased || e.InQuarantine(file.Quarantine) {
+		if e.InUse() || e.InQuarantine(file.Quarantine) {
 			used = append(used, e.Addr)
 		}
 	}
@@ -242,7 +241,7 @@ func (n Node) pool(ctx context.Context, name string) report.Finding {
 				free = 100 - min(100, taken*100/size)
 			}
 			if free <= lowest {
-				worst, lowest = fmt.Sprintf("rail %d: %d of %d addresses of %s leased or in quarantine", rail, taken, size, s.Prefix), free
+				worst, lowest = fmt.Sprintf("rail %d: %d of %d addresses of %s leased, set aside or in quarantine", rail, taken, size, s.Prefix), free
 			}
 		}
 	}

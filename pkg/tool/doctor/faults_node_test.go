@@ -248,7 +248,15 @@ func softwareFaults() []fault {
 				w.pool(19)
 				w.end(2)
 			},
-			check: "pools", verdict: report.Problem, says: "gpu: rail 0: 19 of 20 addresses of 172.20.0.0/16 leased or in quarantine", advice: "rocectl pool list rail:gpu",
+			check: "pools", verdict: report.Problem, says: "gpu: rail 0: 19 of 20 addresses of 172.20.0.0/16 leased, set aside or in quarantine", advice: "rocectl pool list rail:gpu",
+			after: (*world).release,
+		},
+		{
+			name: "addresses of a pool are set aside", change: func(w *world) {
+				w.pool(17)
+				w.setAside("172.20.0.35", "172.20.0.34", "172.16.0.1")
+			},
+			check: "pools", verdict: report.Problem, says: "gpu: rail 0: 19 of 20 addresses of 172.20.0.0/16", advice: "rocectl pool list rail:gpu",
 			after: (*world).release,
 		},
 		{

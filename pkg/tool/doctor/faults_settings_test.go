@@ -131,6 +131,36 @@ func configuredFaults() []fault {
 			},
 		},
 		{
+			name: "a rule of a chain that accepts drops what pods with hostLink send", change: func(w *world) {
+				w.dual("1")
+				w.programs["nft"] = "table inet fw {\n\tchain forward {\n\t\ttype filter hook forward priority filter; policy accept;\n\t\tct state invalid drop\n\t\tiifname \"veth*\" counter packets 1 bytes 60 drop\n\t}\n}\n"
+			},
+			check: "host-link", verdict: report.Problem, says: `the chain forward of table inet fw drops packets of pods: iifname "veth*" counter packets 1 bytes 60 drop`, advice: `nft insert rule inet fw forward iifname "veth*" accept`,
+			after: func(w *world) {
+				w.programs["nft"] = "table inet fw {\n\tchain forward {\n\t\ttype filter hook forward priority filter; policy accept;\n\t\tiifname \"veth*\" accept\n\t\tct state invalid drop\n\t\tiifname \"veth*\" counter packets 1 bytes 60 drop\n\t}\n}\n"
+			},
+		},
+		{
+			name: "a rule of iptables-legacy drops what pods with hostLink send", change: func(w *world) {
+				w.dual("1")
+				w.write("proc/net/ip_tables_names", "filter\n")
+				w.programs["iptables-legacy-save"] = "*filter\n:FORWARD ACCEPT [0:0]\n-A FORWARD ! -o cni0 -j REJECT --reject-with icmp-port-unreachable\n-A FORWARD -i veth+ -j ACCEPT\nCOMMIT\n"
+			},
+			check: "host-link", verdict: report.Problem, says: "the chain FORWARD of iptables-legacy drops packets of pods: -A FORWARD ! -o cni0 -j REJECT", advice: "iptables-legacy -I FORWARD -i veth+ -j ACCEPT",
+			after: func(w *world) {
+				w.programs["iptables-legacy-save"] = "*filter\n:FORWARD ACCEPT [0:0]\n-A FORWARD -i veth+ -j ACCEPT\n-A FORWARD ! -o cni0 -j REJECT\nCOMMIT\n"
+			},
+		},
+		{
+			name: "rules that drop what is not of pods with hostLink", change: func(w *world) {
+				w.dual("1")
+				w.write("proc/net/ip_tables_names", "filter\n")
+				w.programs["nft"] = "table inet fw {\n\tchain forward {\n\t\ttype filter hook forward priority filter; policy accept;\n\t\tiifname \"docker0\" drop\n\t\tiifname \"veth*\" ct state invalid drop\n\t}\n\tchain other {\n\t\tiifname \"veth*\" drop\n\t}\n}\n"
+				w.programs["iptables-legacy-save"] = "*filter\n:FORWARD ACCEPT [0:0]\n-A FORWARD -i docker0 -j DROP\n-A FORWARD -i veth+ -m conntrack --ctstate INVALID -j DROP\nCOMMIT\n"
+			},
+			check: "host-link", verdict: report.OK, says: "the node forwards IPv4 and IPv6",
+		},
+		{
 			name: "no nft for the chains that pods with hostLink pass", change: func(w *world) {
 				w.linked()
 				w.write("proc/sys/net/ipv4/ip_forward", "1")

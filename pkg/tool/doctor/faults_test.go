@@ -100,7 +100,7 @@ func moduleFaults() []fault {
 		},
 		{
 			name: "shared until the next boot", change: func(w *world) { w.write("etc/modprobe.d/rdma.conf", "# x\noptions ib_core netns_mode=0\n") },
-			check: "rdma-netns-mode", verdict: report.Problem, says: "shared now, and exclusive after the next boot (/etc/modprobe.d/rdma.conf)", advice: "netns_mode=1",
+			check: "rdma-netns-mode", verdict: report.Problem, says: "shared now, and exclusive after the next boot", advice: "netns_mode=1",
 			after: func(w *world) { w.write("etc/modprobe.d/zz-roce.conf", "options ib_core netns_mode=1\n") },
 		},
 		{

@@ -80,44 +80,85 @@ func (n Node) filters(ctx context.Context, ipv6 bool) []report.Finding {
 		return []report.Finding{cannotTell("nft list ruleset: "+err.Error(), "root, and the program nft")}
 	}
 	var out []report.Finding
-	for _, c := range dropsForwarded(rules, ipv6) {
-		rule := shell.Command("nft insert rule %s %s %s ", c.family, c.table, c.chain)
-		out = append(out, problem(fmt.Sprintf("the chain %s of table %s %s drops what no rule accepts, also packets of pods", c.chain, c.family, c.table),
+	for _, d := range dropsForwarded(rules, ipv6) {
+		rule := shell.Command("nft insert rule %s %s %s ", d.family, d.table, d.chain)
+		out = append(out, problem(fmt.Sprintf("the chain %s of table %s %s drops %s", d.chain, d.family, d.table, d.what),
 			rule+`iifname "veth*" accept && `+rule+`oifname "veth*" ct state established,related accept  # and in the program that makes the chain`))
 	}
 	for _, ip := range []string{"ip", "ip6"}[:map[bool]int{false: 1, true: 2}[ipv6]] {
 		rules, fault := n.legacyRules(ctx, ip)
-		switch {
-		case fault != nil:
+		if fault != nil {
 			out = append(out, *fault)
-		case regexp.MustCompile(`(?m)^(:FORWARD DROP|-A FORWARD -j (DROP|REJECT))\b`).MatchString(rules) && !regexp.MustCompile(`-A .*-i veth\+ .*-j ACCEPT`).MatchString(rules):
+		} else if what := legacyDropsForwarded(rules); what != "" {
 			rule := ip + "tables-legacy -I FORWARD "
-			out = append(out, problem("the chain FORWARD of "+ip+"tables-legacy drops what no rule accepts, also packets of pods",
-				rule+"-i veth+ -j ACCEPT && "+rule+"-o veth+ -m conntrack --ctstate ESTABLISHED,RELATED -j ACCEPT  # and in the program that sets the policy"))
+			out = append(out, problem("the chain FORWARD of "+ip+"tables-legacy drops "+what,
+				rule+"-i veth+ -j ACCEPT && "+rule+"-o veth+ -m conntrack --ctstate ESTABLISHED,RELATED -j ACCEPT  # and in the program that makes the rules"))
 		}
 	}
 	return out
 }
 
-// dropsForwarded returns the chains that drop forwarded packets unless a rule accepts them,
-// without those of a table with a rule for links to pods.
-func dropsForwarded(rules string, ipv6 bool) []nftChain {
+// unaccepted is what a chain drops that drops whatever its rules do not accept.
+const unaccepted = "what no rule accepts, also packets of pods"
+
+// dropping is a chain that drops packets of pods.
+type dropping struct {
+	nftChain
+	what string
+}
+
+// dropsForwarded returns the chains that drop packets of pods: with a rule for the links, or
+// unless a rule accepts them, without those of a table with such a rule.
+func dropsForwarded(rules string, ipv6 bool) []dropping {
 	all := regexp.MustCompile(`^(counter packets \d+ bytes \d+ )?(drop|reject( with .*)?)$|policy drop;`)
+	links := regexp.MustCompile(`^[io]ifname (!= )?(\{[^}]*\}|"[^"]*") (counter packets \d+ bytes \d+ )?(drop|reject( with .*)?)$`)
 	accepts := regexp.MustCompile(`iifname "veth\*".* accept`)
-	var out []nftChain
-	forward, accepted := map[nftChain]bool{}, map[nftChain]bool{}
+	found, forward, accepted := map[nftChain]string{}, map[nftChain]bool{}, map[nftChain]bool{}
+	var order []nftChain
 	for c, line := range nftLines(rules) {
 		if strings.Contains(line, "hook forward ") && (c.family == "ip" || c.family == "inet" || c.family == "ip6" && ipv6) {
 			forward[c] = true
+			order = append(order, c)
 		}
-		switch {
-		case forward[c] && all.MatchString(line) && !slices.Contains(out, c):
-			out = append(out, c)
+		m := links.FindStringSubmatch(line)
+		switch table := (nftChain{family: c.family, table: c.table}); {
 		case accepts.MatchString(line):
-			accepted[nftChain{family: c.family, table: c.table}] = true
+			accepted[table] = true
+		case !forward[c]:
+		case m != nil && !accepted[table] && (m[1] == "") == strings.Contains(m[2], `"veth`):
+			found[c] = "packets of pods: " + line
+		case all.MatchString(line) && found[c] == "":
+			found[c] = unaccepted
 		}
 	}
-	return slices.DeleteFunc(out, func(c nftChain) bool { return accepted[nftChain{family: c.family, table: c.table}] })
+	var out []dropping
+	for _, c := range order {
+		if what := found[c]; what != "" && (what != unaccepted || !accepted[nftChain{family: c.family, table: c.table}]) {
+			out = append(out, dropping{c, what})
+		}
+	}
+	return out
+}
+
+// legacyDropsForwarded returns what the chain FORWARD drops of the packets of pods, "" if
+// nothing.
+func legacyDropsForwarded(rules string) (what string) {
+	links := regexp.MustCompile(`^-A FORWARD (! )?-[io] (\S+) -j (DROP|REJECT)\b`)
+	all := regexp.MustCompile(`^(:FORWARD DROP|-A FORWARD -j (DROP|REJECT))\b`)
+	accepts := regexp.MustCompile(`-A .*-i veth\+ .*-j ACCEPT`)
+	for line := range strings.Lines(rules) {
+		line = strings.TrimSpace(line)
+		m := links.FindStringSubmatch(line)
+		switch {
+		case accepts.MatchString(line):
+			return ""
+		case m != nil && (m[1] == "") == strings.HasPrefix(m[2], "veth"):
+			return "packets of pods: " + line
+		case all.MatchString(line):
+			what = unaccepted
+		}
+	}
+	return what
 }
 
 // knowsServices asks about the file that rocectl agent writes. Only networks with

@@ -53,6 +53,13 @@ func kernelFaults() []kernelFault {
 			"nft add table inet last", "nft 'add chain inet last forward { type filter hook forward priority 2; }'", "nft add rule inet last forward counter reject with icmpx admin-prohibited",
 			"nft add table inet in", "nft 'add chain inet in input { type filter hook input priority 2; }'", "nft add rule inet in input drop",
 		}},
+		{name: "a rule of a chain that accepts drops what pods with hostLink send", recorded: true, program: "nft", commands: []string{
+			link, "nft add table inet fw", "nft 'add chain inet fw forward { type filter hook forward priority 1; policy accept; }'", "nft add rule inet fw forward ct state invalid drop",
+			`nft add rule inet fw forward oifname != '{ "cni0", "eth0" }' counter reject`, `nft add rule inet fw forward iifname '"veth*"' drop`,
+		}},
+		{name: "a rule of iptables-legacy drops what pods with hostLink send", recorded: true, program: "iptables-legacy-save", commands: []string{
+			link, "iptables-legacy -A FORWARD -i veth+ -j DROP", "iptables-legacy -A FORWARD -i veth+ -j ACCEPT",
+		}},
 		{name: "iptables-legacy drops what pods with hostLink send", recorded: true, program: "iptables-legacy-save", commands: []string{
 			link, "iptables-legacy -P FORWARD DROP", "iptables-legacy -A FORWARD -i docker0 -j ACCEPT", "iptables-legacy -A FORWARD -j REJECT",
 		}},

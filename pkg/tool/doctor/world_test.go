@@ -31,6 +31,7 @@ import (
 	"github.com/roce-cni/roce-cni/pkg/base/netrange"
 	"github.com/roce-cni/roce-cni/pkg/plugin/conf/pool"
 	"github.com/roce-cni/roce-cni/pkg/plugin/ipam"
+	"github.com/roce-cni/roce-cni/pkg/plugin/ipam/ledger"
 	"github.com/roce-cni/roce-cni/pkg/plugin/kernel/rtnl"
 	"github.com/roce-cni/roce-cni/pkg/plugin/nodefile"
 	"github.com/roce-cni/roce-cni/pkg/plugin/rdma/nldev"
@@ -159,6 +160,21 @@ func (w *world) end(pods int) {
 		if err := w.leases.Release(w.t.Context(), ipam.Key{ContainerID: fmt.Sprint("c", i), IfName: "net1", Network: "rails"}, netns.Ref{}); err != nil {
 			w.t.Fatal(err)
 		}
+	}
+}
+
+// setAside has addresses that interfaces of pods without record have.
+func (w *world) setAside(addrs ...string) {
+	w.t.Helper()
+	store := ledger.Store{Dir: w.pools.Dir, BootID: bootID, Now: func() time.Duration { return w.now }}
+	err := store.Update(w.t.Context(), func(l *ledger.Ledger) (err error) {
+		for _, a := range addrs {
+			err = errors.Join(err, l.SetAside(ledger.Aside{Addr: netip.MustParseAddr(a)}))
+		}
+		return err
+	})
+	if err != nil {
+		w.t.Fatal(err)
 	}
 }
 
