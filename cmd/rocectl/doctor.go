@@ -7,6 +7,7 @@ import (
 	"context"
 	"fmt"
 	"io"
+	"slices"
 	"strings"
 
 	"github.com/spf13/cobra"
@@ -23,6 +24,7 @@ type doctorFlags struct {
 	node     *nodeFlags
 	agentURL string
 	peers    int
+	all      bool
 	asJSON   bool
 }
 
@@ -36,9 +38,10 @@ Nothing is changed. Run it as root on the node, because it cannot check what it 
 not read.
 
 Each check has one of three answers: "ok"; "problem", with why it matters and the
-command that corrects it; "cannot tell", with what the check lacks. Correct the
-first problem first: later ones often follow from it. With names of checks, only
-these checks run.
+command that corrects it; "cannot tell", with what the check lacks. Problems come
+first; correct the first one first, because later ones often follow from it. Checks
+that lack the same are one line, and answers that are ok are only counted: --all shows
+each. With names of checks, only these checks run, and all of their answers are shown.
 
 The exit status is 0 if all is ok, 1 if there is a problem, and 2 if there is no
 problem but a check could not tell.
@@ -52,16 +55,18 @@ problem but a check could not tell.
 			if err != nil {
 				return err
 			}
+			f.all = f.all || len(names) > 0
 			return f.run(cmd.Context(), cmd.OutOrStdout(), checks)
 		},
 	}
 	cmd.Flags().StringVar(&f.agentURL, "agent", "http://127.0.0.1:9482/healthz", "the `URL` at which rocectl agent reports its health")
 	cmd.Flags().IntVar(&f.peers, "peers", 0, "check that the neighbour tables have room for this `NUMBER` of peers of each leased address (default: what is used now)")
+	cmd.Flags().BoolVar(&f.all, "all", false, "show each answer, in the order of the checks")
 	cmd.Flags().BoolVar(&f.asJSON, "json", false, "print as JSON")
 	return cmd
 }
 
-// run prints the answers. As text, it prints each answer as soon as it is known.
+// run prints the answers.
 func (f doctorFlags) run(ctx context.Context, w io.Writer, checks []doctor.Check) error {
 	files, err := f.node.files()
 	if err != nil {
@@ -74,20 +79,11 @@ func (f doctorFlags) run(ctx context.Context, w io.Writer, checks []doctor.Check
 	live := doctor.Live(files, book, f.agentURL)
 	live.Peers = f.peers
 	_, live.Settings = settings.Load(settingsFile)
-	var answers []report.Answer
-	for a := range doctor.Run(ctx, live, checks) {
-		answers = append(answers, a)
-		if f.asJSON {
-			continue
-		}
-		if err := report.WriteText(w, a); err != nil {
-			return cnierr.New(cnierr.IO, "write", "standard output", "", "%w", err)
-		}
-	}
+	answers := slices.Collect(doctor.Run(ctx, live, checks))
 	if f.asJSON {
 		err = cli.JSON(w, answers)
-	} else {
-		fmt.Fprintln(w, "# "+report.Summary(answers))
+	} else if err = doctor.Write(w, answers, f.all); err != nil {
+		return cnierr.New(cnierr.IO, "write", "standard output", "", "%w", err)
 	}
 	if status := report.Status(answers); err == nil && status != 0 {
 		return cli.StatusError(status)

@@ -300,7 +300,7 @@ func (n Node) poolRoutes(ctx context.Context) []report.Finding {
 func (n Node) clash(pool string, routes []rtnl.Route, nics map[int32]bool) report.Finding {
 	file, err := n.Pools.Read(pool)
 	if err != nil {
-		return cannotTell(err.Error(), "what pools says")
+		return cannotTell(err.Error(), "pools")
 	}
 	for _, subnets := range file.Rails {
 		for _, s := range subnets {

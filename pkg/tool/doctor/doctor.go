@@ -14,8 +14,10 @@ package doctor
 import (
 	"context"
 	"fmt"
+	"io"
 	"iter"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/roce-cni/roce-cni/pkg/tool/report"
@@ -241,6 +243,55 @@ func (c Check) run(ctx context.Context, n Node) (out []report.Finding) {
 	ctx, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
 	return c.look(n, ctx)
+}
+
+// Write writes answers and their number for people: all of them, or else problems first, then
+// what cannot be told, and how many are ok.
+func Write(w io.Writer, answers []report.Answer, all bool) error {
+	shown, summary := answers, report.Summary(answers)
+	if !all {
+		shown = brief(answers)
+		summary = strings.Replace(summary, " ok", " ok (--all shows them)", 1)
+	}
+	for _, a := range shown {
+		if err := report.WriteText(w, a); err != nil {
+			return err
+		}
+	}
+	_, err := fmt.Fprintln(w, "# "+summary)
+	return err
+}
+
+// brief returns the answers that are not ok. Checks that lack the same are one answer.
+func brief(answers []report.Answer) []report.Answer {
+	var problems, unknown []report.Answer
+	for i, a := range answers {
+		switch same := func(b report.Answer) bool { return b.Verdict == report.CannotTell && b.Missing == a.Missing }; {
+		case a.Verdict == report.Problem:
+			problems = append(problems, a)
+		case a.Verdict == report.CannotTell && !slices.ContainsFunc(answers[:i], same):
+			unknown = append(unknown, folded(slices.DeleteFunc(slices.Clone(answers), func(b report.Answer) bool { return !same(b) }))...)
+		}
+	}
+	return append(problems, unknown...)
+}
+
+// folded returns one answer for several checks that lack the same, and the answers of a single
+// check as they are.
+func folded(answers []report.Answer) []report.Answer {
+	var names []string
+	for _, a := range answers {
+		names = append(names, a.Check)
+	}
+	names = slices.Compact(names)
+	if len(names) == 1 {
+		return answers
+	}
+	missing, verb := answers[0].Missing, "need "
+	if slices.ContainsFunc(Checks(), func(c Check) bool { return c.Name == missing }) {
+		verb = "wait for "
+	}
+	return []report.Answer{{Check: fmt.Sprintf("%d checks", len(names)), Finding: cannotTell(verb+missing+"\n"+strings.Join(names, ", "), "")}}
 }
 
 func ok(format string, args ...any) report.Finding {

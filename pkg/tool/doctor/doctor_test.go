@@ -8,12 +8,14 @@ import (
 	"flag"
 	"os"
 	"os/exec"
+	"path"
 	"regexp"
 	"slices"
 	"strings"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
+	"golang.org/x/sys/unix"
 
 	"github.com/roce-cni/roce-cni/pkg/plugin/kernel/rtnl"
 	"github.com/roce-cni/roce-cni/pkg/tool/report"
@@ -41,7 +43,7 @@ func TestHealthyNodeHasNoProblem(t *testing.T) {
 	if got := report.Status(answers); got != 0 {
 		t.Errorf("status %d, want 0", got)
 	}
-	golden(t, "healthy", answers)
+	golden(t, "healthy", answers, true)
 }
 
 // TestEachFaultIsFound changes one thing of a healthy node: its check finds it, and
@@ -164,6 +166,39 @@ func TestEachAnswerIsComplete(t *testing.T) {
 	}
 }
 
+// TestAnswersAreInTheWordsOfTheNode: a path has its leading slash, and no answer leaves it to
+// its reader to know what an error number of a netlink socket means.
+func TestAnswersAreInTheWordsOfTheNode(t *testing.T) {
+	t.Parallel()
+	strange := regexp.MustCompile(`(^|[^/\w.-])(bin|dev|etc|lib|opt|proc|run|sys|usr|var|class|bus|devices|module)/[\w.-]|protocol not supported`)
+	look := func(name string, w *world) {
+		for _, a := range w.answers() {
+			for _, text := range []string{a.Of + ": " + a.Found, a.Missing} {
+				if strange.MatchString(text) {
+					t.Errorf("%s: %s says %q", name, a.Check, text)
+				}
+			}
+		}
+	}
+	for _, f := range faults() {
+		w := healthy(t)
+		f.change(w)
+		look(f.name, w)
+	}
+	dirs := map[string]bool{}
+	for name := range healthy(t).files {
+		for dir := path.Dir(name); dir != "."; dir = path.Dir(dir) {
+			dirs[dir] = true
+		}
+	}
+	for dir := range dirs {
+		w := healthy(t)
+		w.gpu()
+		w.deny(dir)
+		look("without "+dir, w)
+	}
+}
+
 func TestNamesAreKebabCase(t *testing.T) {
 	t.Parallel()
 	for _, c := range Checks() {
@@ -217,7 +252,7 @@ func sick() []string {
 	}
 }
 
-// TestSickNodeAsText shows all kinds of answers as people see them.
+// TestSickNodeAsText shows problems, and what cannot be told, as people see them.
 func TestSickNodeAsText(t *testing.T) {
 	t.Parallel()
 	w := healthy(t)
@@ -226,7 +261,16 @@ func TestSickNodeAsText(t *testing.T) {
 			f.change(w)
 		}
 	}
-	golden(t, "sick", w.answers())
+	golden(t, "sick", w.answers(), false)
+}
+
+// TestNodeWithoutRDMAAsText shows what a machine without ib_core says first.
+func TestNodeWithoutRDMAAsText(t *testing.T) {
+	t.Parallel()
+	w := healthy(t)
+	w.rdmaErr = unix.EPROTONOSUPPORT
+	w.deny("sys/module")
+	golden(t, "nordma", w.answers(), false)
 }
 
 // TestLiveNodeAnswers asks the machine of the test, whatever it is: each check has
@@ -248,15 +292,12 @@ func TestLiveNodeAnswers(t *testing.T) {
 }
 
 // golden compares the answers as text with a file.
-func golden(t *testing.T, name string, answers []report.Answer) {
+func golden(t *testing.T, name string, answers []report.Answer, all bool) {
 	t.Helper()
 	var b strings.Builder
-	for _, a := range answers {
-		if err := report.WriteText(&b, a); err != nil {
-			t.Fatal(err)
-		}
+	if err := Write(&b, answers, all); err != nil {
+		t.Fatal(err)
 	}
-	b.WriteString("# " + report.Summary(answers) + "\n")
 	file := "testdata/" + name + ".txt"
 	if *update {
 		if err := os.WriteFile(file, []byte(b.String()), 0o644); err != nil {

@@ -29,7 +29,8 @@ import (
 
 // Node is a node as checks see it. Each part may fail without the others.
 type Node struct {
-	// Root is the root of the node's file system, with its /proc and /sys.
+	// Root is the root of the node's file system, with its /proc and /sys. Its errors have
+	// paths of the node.
 	Root fs.FS
 	// Settings is what is wrong with the settings of the node, the error of settings.Load.
 	Settings error
@@ -70,7 +71,7 @@ type Node struct {
 // caller, with what roce-cni keeps on it.
 func Live(pools nodefile.Store, leases *ipam.Book, agentURL string) Node {
 	return Node{
-		Root:        os.DirFS("/"),
+		Root:        rooted{os.DirFS("/"), "/"},
 		Sysctl:      func(name string) (string, error) { return sysctl.Sysctl(name) },
 		CharDevices: rdmamap.GetRdmaCharDevices,
 		Links:       asking((*rtnl.Conn).Links),
@@ -107,15 +108,45 @@ func asking[T any](ask func(c *rtnl.Conn, ctx context.Context) ([]T, error)) fun
 // text returns the content of a file, without the white space around it.
 func (n Node) text(name string) (string, error) {
 	b, err := fs.ReadFile(n.Root, name)
-	return strings.TrimSpace(string(b)), fromRoot(err)
+	return strings.TrimSpace(string(b)), err
 }
 
-// fromRoot names the file of an error as the node does: an fs.FS has names without "/".
-func fromRoot(err error) error {
+// rooted is the file system below a folder of the node. Its errors name files as the node
+// does: those of an fs.FS have names without "/".
+type rooted struct {
+	fs.FS
+	dir string // with "/" at its end
+}
+
+func (r rooted) named(err error) error {
 	if p, ok := errors.AsType[*fs.PathError](err); ok {
-		return &fs.PathError{Op: p.Op, Path: "/" + p.Path, Err: p.Err}
+		return &fs.PathError{Op: p.Op, Path: r.dir + p.Path, Err: p.Err}
 	}
 	return err
+}
+
+// Open implements fs.FS.
+func (r rooted) Open(name string) (fs.File, error) {
+	f, err := r.FS.Open(name)
+	return f, r.named(err)
+}
+
+// ReadLink implements fs.ReadLinkFS.
+func (r rooted) ReadLink(name string) (string, error) {
+	target, err := fs.ReadLink(r.FS, name)
+	return target, r.named(err)
+}
+
+// Lstat implements fs.ReadLinkFS.
+func (r rooted) Lstat(name string) (fs.FileInfo, error) {
+	info, err := fs.Lstat(r.FS, name)
+	return info, r.named(err)
+}
+
+// Sub implements fs.SubFS.
+func (r rooted) Sub(dir string) (fs.FS, error) {
+	below, err := fs.Sub(r.FS, dir)
+	return rooted{below, r.dir + dir + "/"}, err
 }
 
 // has says whether a file is there; that it cannot be looked at is an error.
@@ -126,7 +157,7 @@ func (n Node) has(name string) (bool, error) {
 	case isNotExist(err):
 		return false, nil
 	default:
-		return false, fromRoot(err)
+		return false, err
 	}
 }
 
@@ -172,15 +203,22 @@ func (n Node) eachPort(ctx context.Context, look func(p nic.Port) report.Finding
 		}
 	}
 	if len(out) == 0 {
-		return []report.Finding{cannotTell("the node has no RoCE port", "a port that speaks RoCE: see rdma-devices and rdma-ports")}
+		return []report.Finding{cannotTell("the node has no RoCE port", "rdma-ports")}
 	}
 	return out
 }
 
 // unlisted is the answer of a check that needs the RDMA devices.
 func unlisted(err error) []report.Finding {
-	return []report.Finding{cannotTell("the RDMA devices cannot be listed: "+err.Error(), "what rdma-devices says")}
+	found := "the kernel does not list the RDMA devices: " + err.Error()
+	if errors.Is(err, unix.EPROTONOSUPPORT) {
+		found = noRDMA
+	}
+	return []report.Finding{cannotTell(found, "rdma-devices")}
 }
+
+// noRDMA is what a kernel has that does not know the socket of RDMA.
+const noRDMA = "the kernel has no RDMA: the module ib_core is neither loaded nor built in"
 
 // noLinks is the answer of a check that needs the interfaces.
 func noLinks(err error) report.Finding {

@@ -28,7 +28,7 @@ func (n Node) rdmaPorts(ctx context.Context) []report.Finding {
 		return unknown
 	}
 	if len(ports) == 0 {
-		return []report.Finding{cannotTell("there is no port", "an RDMA device: see rdma-devices")}
+		return []report.Finding{cannotTell("there is no port", "rdma-devices")}
 	}
 	var out []report.Finding
 	for _, p := range ports {

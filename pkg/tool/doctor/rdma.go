@@ -108,7 +108,7 @@ func (n Node) rdmaDevices(ctx context.Context) []report.Finding {
 	s, err := n.RDMA(ctx)
 	switch {
 	case errors.Is(err, unix.EPROTONOSUPPORT):
-		return []report.Finding{problem("the kernel has no RDMA: ib_core is neither loaded nor built in", "modprobe ib_core && modprobe mlx5_ib  # or the driver of your NIC: lspci -k")}
+		return []report.Finding{problem(noRDMA, "modprobe ib_core && modprobe mlx5_ib  # or the driver of your NIC: lspci -k")}
 	case err != nil:
 		return []report.Finding{cannotTell("the kernel does not list them: "+err.Error(), "root in the network namespace of the node")}
 	case len(s.Devices) == 0:
@@ -229,7 +229,7 @@ func (n Node) charDevices(ctx context.Context) []report.Finding {
 		return unlisted(err)
 	}
 	if len(s.Devices) == 0 {
-		return []report.Finding{cannotTell("the node has no RDMA device", "an RDMA device: see rdma-devices")}
+		return []report.Finding{cannotTell("the node has no RDMA device", "rdma-devices")}
 	}
 	var out []report.Finding
 	for _, d := range s.Devices {

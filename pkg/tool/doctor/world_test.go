@@ -208,7 +208,7 @@ func (w *world) listen() string {
 
 // node returns the node for a check.
 func (w *world) node() Node {
-	root := recordedFS{w.files, w.denied, w.targets}
+	root := rooted{recordedFS{w.files, w.denied, w.targets}, "/"}
 	return Node{
 		Root: root, Settings: w.settings,
 		Sysctl: func(name string) (string, error) {

@@ -12,10 +12,13 @@ import (
 	"context"
 	"fmt"
 	"io"
+	"os"
 	"os/exec"
 	"path/filepath"
 	"strings"
 	"unicode"
+
+	"golang.org/x/sys/unix"
 
 	"github.com/roce-cni/roce-cni/pkg/base/trusted"
 )
@@ -85,7 +88,7 @@ func WriteText(w io.Writer, a Answer) error {
 	}
 	found, more, _ := strings.Cut(found, "\n")
 	var b strings.Builder
-	fmt.Fprintf(&b, "%-12s %-*s %s\n", a.Verdict, NameWidth, Printable(a.Check), Printable(found))
+	fmt.Fprintf(&b, "%s%*s %-*s %s\n", a.Verdict.on(w), 12-len(a.Verdict), "", NameWidth, Printable(a.Check), Printable(found))
 	for _, part := range []struct{ label, text string }{{"", more}, {"why: ", a.Why}, {"", a.Fix}, {"needs: ", a.Missing}} {
 		for line := range strings.Lines(part.text) {
 			fmt.Fprintf(&b, "%13s%s%s\n", "", part.label, Printable(strings.TrimSuffix(line, "\n")))
@@ -93,6 +96,20 @@ func WriteText(w io.Writer, a Answer) error {
 	}
 	_, err := io.WriteString(w, b.String())
 	return err
+}
+
+// on returns a verdict for a writer: in its colour on a terminal, unless $NO_COLOR is set
+// (no-color.org).
+func (v Verdict) on(w io.Writer) string {
+	colour := map[Verdict]string{OK: "32", Problem: "31", CannotTell: "33"}[v] // green, red, yellow
+	f, isFile := w.(*os.File)
+	if !isFile || colour == "" || os.Getenv("NO_COLOR") != "" {
+		return string(v)
+	}
+	if _, err := unix.IoctlGetTermios(int(f.Fd()), unix.TCGETS); err != nil { // it is no terminal
+		return string(v)
+	}
+	return "\x1b[" + colour + "m" + string(v) + "\x1b[0m"
 }
 
 // Printable returns a line for a terminal. A pod, a NIC or another host may have chosen

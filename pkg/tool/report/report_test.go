@@ -5,12 +5,45 @@ package report
 
 import (
 	"errors"
+	"io"
 	"os"
 	"path/filepath"
+	"strings"
 	"testing"
+
+	"golang.org/x/sys/unix"
 
 	"github.com/roce-cni/roce-cni/pkg/base/trusted"
 )
+
+// Not parallel, because it sets the environment.
+func TestOnlyATerminalHasColours(t *testing.T) {
+	terminal, err := os.OpenFile("/dev/ptmx", os.O_RDWR|unix.O_NOCTTY, 0)
+	if err != nil {
+		t.Skip(err)
+	}
+	defer terminal.Close()
+	file, err := os.Create(filepath.Join(t.TempDir(), "out"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer file.Close()
+	for _, c := range []struct {
+		to      io.Writer
+		noColor string
+		want    string
+	}{
+		{terminal, "", "\x1b[31mproblem\x1b[0m"},
+		{terminal, "1", "problem"},
+		{file, "", "problem"},
+		{&strings.Builder{}, "", "problem"},
+	} {
+		t.Setenv("NO_COLOR", c.noColor)
+		if got := Problem.on(c.to); got != c.want {
+			t.Errorf("to %T with NO_COLOR=%q: %q, want %q", c.to, c.noColor, got, c.want)
+		}
+	}
+}
 
 func TestAProgramThatOthersCanChangeIsNotRun(t *testing.T) {
 	t.Parallel()
