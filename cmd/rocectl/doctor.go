@@ -23,6 +23,8 @@ import (
 type doctorFlags struct {
 	node     *nodeFlags
 	agentURL string
+	confDir  string
+	binDir   string
 	peers    int
 	all      bool
 	asJSON   bool
@@ -60,6 +62,8 @@ problem but a check could not tell.
 		},
 	}
 	cmd.Flags().StringVar(&f.agentURL, "agent", "http://127.0.0.1:9482/healthz", "the `URL` at which rocectl agent reports its health")
+	cmd.Flags().StringVar(&f.confDir, "cni-conf-dir", "", "the `FOLDER` of the runtime for CNI configuration (default: that of containerd's configuration, also of k3s, RKE2, k0s and MicroK8s)")
+	cmd.Flags().StringVar(&f.binDir, "cni-bin-dir", "", "the `FOLDER` of the runtime for CNI plugins (default: as --cni-conf-dir)")
 	cmd.Flags().IntVar(&f.peers, "peers", 0, "check that the neighbour tables have room for this `NUMBER` of peers of each leased address (default: what is used now)")
 	cmd.Flags().BoolVar(&f.all, "all", false, "show each answer, in the order of the checks")
 	cmd.Flags().BoolVar(&f.asJSON, "json", false, "print as JSON")
@@ -77,7 +81,7 @@ func (f doctorFlags) run(ctx context.Context, w io.Writer, checks []doctor.Check
 		return err
 	}
 	live := doctor.Live(files, book, f.agentURL)
-	live.Peers = f.peers
+	live.Peers, live.ConfDir, live.BinDir = f.peers, f.confDir, f.binDir
 	_, live.Settings = settings.Load(settingsFile)
 	answers := slices.Collect(doctor.Run(ctx, live, checks))
 	if f.asJSON {

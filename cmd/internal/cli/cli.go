@@ -9,6 +9,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"os"
 	"strings"
 
 	"github.com/spf13/cobra"
@@ -22,6 +23,15 @@ import (
 type StatusError int
 
 func (s StatusError) Error() string { return fmt.Sprintf("exit status %d", int(s)) }
+
+// Stdout returns the standard output. With $NO_COLOR (no-color.org) it is no terminal for
+// package report.
+func Stdout() io.Writer {
+	if os.Getenv("NO_COLOR") != "" {
+		return struct{ io.Writer }{os.Stdout}
+	}
+	return os.Stdout
+}
 
 // Run runs the command that the user called, prints its error where root prints errors,
 // and returns the exit status. Root prints neither errors nor usage itself.

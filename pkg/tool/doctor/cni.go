@@ -28,36 +28,58 @@ import (
 	"github.com/roce-cni/roce-cni/pkg/tool/report"
 )
 
-const pluginDir = "/opt/cni/bin/"
-
 func (n Node) cniPlugins(ctx context.Context) []report.Finding {
-	there, err := n.has(strings.Trim(pluginDir, "/"))
-	switch {
-	case err != nil:
-		return []report.Finding{cannotTell(err.Error(), "the right to read "+pluginDir)}
-	case !there:
-		return []report.Finding{cannotTell("there is no folder "+pluginDir, "the folder that the runtime looks in: bin_dir in the configuration of containerd, plugin_dirs in that of CRI-O")}
+	f, err := n.cniFolders()
+	if err != nil {
+		return []report.Finding{unknownFolders(err)}
+	}
+	found := false
+	for _, dir := range f.bins {
+		there, err := n.has(dir)
+		if err != nil {
+			return []report.Finding{cannotTell(err.Error(), "the right to read /"+dir)}
+		}
+		found = found || there
+	}
+	if !found {
+		return []report.Finding{cannotTell("there is no folder "+f.binDirs()+", the folder of plugins ("+f.from+")", "the folder that the runtime looks in: --cni-bin-dir")}
 	}
 	var out []report.Finding
 	for _, name := range []string{"roce", "roce-ipam"} {
-		out = append(out, n.plugin(ctx, name).About(name))
+		out = append(out, n.plugin(ctx, f, name).About(name))
 	}
 	return out
 }
 
-func (n Node) plugin(ctx context.Context, name string) report.Finding {
-	const install = "kubectl -n roce-cni rollout restart daemonset roce-cni-agent  # it installs the plugins; without it: make install"
-	path := pluginDir + name
-	there, err := n.has(path[1:])
-	switch {
-	case err != nil:
-		return cannotTell(err.Error(), "the right to read "+pluginDir)
-	case !there:
-		return problem("it is not in "+pluginDir, install)
+func unknownFolders(err error) report.Finding {
+	return cannotTell(err.Error(), "the folders of the runtime: --cni-conf-dir and --cni-bin-dir, or root, to read its configuration")
+}
+
+// binDirs names the folders of plugins.
+func (f folders) binDirs() string { return "/" + strings.Join(f.bins, ", /") }
+
+func (n Node) plugin(ctx context.Context, f folders, name string) report.Finding {
+	install := "kubectl -n roce-cni rollout restart daemonset roce-cni-agent  # it installs the plugins; without it: make install"
+	if f.binDirs() != "/opt/cni/bin" {
+		install = shell.Command("helm upgrade roce-cni charts/roce-cni -n roce-cni --reuse-values --set cniBinDir=%s", "/"+f.bins[0]) +
+			"  # without Helm: the folder of the volume cni-bin in conf-examples/deploy/agent.yaml"
 	}
-	out, err := n.Run(ctx, path, "--version")
+	program := ""
+	for _, dir := range f.bins { // a runtime takes the first
+		there, err := n.has(dir + "/" + name)
+		if err != nil {
+			return cannotTell(err.Error(), "the right to read /"+dir)
+		}
+		if there && program == "" {
+			program = "/" + dir + "/" + name
+		}
+	}
+	if program == "" {
+		return problem("it is not in "+f.binDirs(), install)
+	}
+	out, err := n.Run(ctx, program, "--version")
 	if err != nil {
-		return cannotTell(fmt.Sprintf("%s cannot be run: %v", path, err), "the right to run it")
+		return cannotTell(fmt.Sprintf("%s cannot be run: %v", program, err), "the right to run it")
 	}
 	line, _, _ := strings.Cut(out, "\n")
 	if want := buildversion.BuildString(name); line != want {
@@ -66,44 +88,48 @@ func (n Node) plugin(ctx context.Context, name string) report.Finding {
 	return ok("%s", line)
 }
 
-const configDir = "etc/cni/net.d"
-
 // cniConfig asks whether the runtime calls Multus, or roce itself. A runtime uses the
 // first file of the folder, in the order of names.
 func (n Node) cniConfig(_ context.Context) []report.Finding {
-	entries, err := fs.ReadDir(n.Root, configDir) // in the order of names
+	f, err := n.cniFolders()
+	if err != nil {
+		return []report.Finding{unknownFolders(err)}
+	}
+	entries, err := fs.ReadDir(n.Root, f.conf) // in the order of names
 	if isNotExist(err) {
-		return []report.Finding{cannotTell("there is no folder /"+configDir, "the folder that the runtime reads: conf_dir in the configuration of containerd, network_dir in that of CRI-O")}
+		return []report.Finding{cannotTell("there is no folder /"+f.conf+", the folder of CNI configuration ("+f.from+")", "the folder that the runtime reads: --cni-conf-dir")}
 	}
 	if err != nil {
-		return []report.Finding{cannotTell(err.Error(), "the right to read /"+configDir)}
+		return []report.Finding{cannotTell(err.Error(), "the right to read /"+f.conf)}
 	}
 	var others []string
 	for _, e := range entries {
 		if !slices.Contains([]string{".conf", ".conflist", ".json"}, path.Ext(e.Name())) {
 			continue
 		}
-		types, err := n.pluginTypes(path.Join(configDir, e.Name()))
+		types, err := n.pluginTypes(path.Join(f.conf, e.Name()))
 		if err != nil {
 			return []report.Finding{cannotTell(err.Error(), "a file that can be read as CNI configuration")}
 		}
 		calls := slices.ContainsFunc(types, func(t string) bool { return slices.Contains([]string{"multus", "multus-shim", "roce"}, t) })
 		if calls {
-			return []report.Finding{called(e.Name(), types, others)}
+			return []report.Finding{called(f.conf, e.Name(), types, others)}
 		}
 		others = append(others, e.Name())
 	}
-	return []report.Finding{problem("no file of /"+configDir+" calls Multus", "kubectl apply -f https://raw.githubusercontent.com/k8snetworkplumbingwg/multus-cni/master/deployments/multus-daemonset-thick.yml")}
+	return []report.Finding{problem("no file of /"+f.conf+" calls Multus",
+		fmt.Sprintf("# install Multus 4.2.4, the version that was tested, with the folders /%s and /%s: "+
+			"https://github.com/k8snetworkplumbingwg/multus-cni/tree/v4.2.4; for k3s and RKE2 see docs/quickstart.md", f.conf, f.bins[0]))}
 }
 
 // called judges the file that calls Multus or roce: it counts if no other is before it.
-func called(name string, types, before []string) report.Finding {
+func called(dir, name string, types, before []string) report.Finding {
 	if len(before) == 0 {
-		return ok("%s calls %s", name, types[0])
+		return ok("/%s calls %s", path.Join(dir, name), types[0])
 	}
 	// Behind the file that must be first, and before all others: Multus takes the network
 	// of the pods from the next file.
-	fix := shell.Command("mv %s %s", "/"+path.Join(configDir, before[0]), "/"+path.Join(configDir, name+"-"+before[0]))
+	fix := shell.Command("mv %s %s", "/"+path.Join(dir, before[0]), "/"+path.Join(dir, name+"-"+before[0]))
 	if types[0] != "roce" {
 		fix += " && kubectl -n kube-system rollout restart daemonset kube-multus-ds"
 	}
@@ -111,27 +137,31 @@ func called(name string, types, before []string) report.Finding {
 }
 
 func (n Node) cniLists(_ context.Context) []report.Finding {
-	entries, err := fs.ReadDir(n.Root, configDir)
+	f, err := n.cniFolders()
+	if err != nil {
+		return []report.Finding{unknownFolders(err)}
+	}
+	entries, err := fs.ReadDir(n.Root, f.conf)
 	if err != nil && !isNotExist(err) {
-		return []report.Finding{cannotTell(err.Error(), "the right to read /"+configDir)}
+		return []report.Finding{cannotTell(err.Error(), "the right to read /"+f.conf)}
 	}
 	var out []report.Finding
 	for _, e := range entries {
 		if path.Ext(e.Name()) != ".conflist" {
 			continue
 		}
-		types, err := n.pluginTypes(path.Join(configDir, e.Name()))
+		types, err := n.pluginTypes(path.Join(f.conf, e.Name()))
 		if err != nil {
 			return []report.Finding{cannotTell(err.Error(), "a file that can be read as CNI configuration")}
 		}
 		if roce := slices.Index(types, "roce"); roce >= 0 && slices.Contains(types[roce:], "sbr") {
-			file := "/" + path.Join(configDir, e.Name())
+			file := "/" + path.Join(f.conf, e.Name())
 			out = append(out, problem("sbr is behind roce, which has rules and tables of its own",
 				shell.Command(`jq 'del(.plugins[] | select(.type == "sbr"))' %s > %s && mv %s %s  # then restart the pods`, file, file+".new", file+".new", file)).About(e.Name()))
 		}
 	}
 	if len(out) == 0 {
-		return []report.Finding{ok("no file of /%s has sbr behind roce; rocectl plan tells it of a NetworkAttachmentDefinition", configDir)}
+		return []report.Finding{ok("no file of /%s has sbr behind roce; rocectl plan tells it of a NetworkAttachmentDefinition", f.conf)}
 	}
 	return out
 }
@@ -159,21 +189,33 @@ func (n Node) pluginTypes(name string) ([]string, error) {
 	return types, nil
 }
 
-// checkpoint is where kubelet keeps which devices its device plugins offer.
-const checkpoint = "var/lib/kubelet/device-plugins/kubelet_internal_checkpoint"
+// checkpoint is where kubelet keeps which devices its device plugins offer, below its root folder.
+const checkpoint = "device-plugins/kubelet_internal_checkpoint"
+
+// kubelet returns the root folder of kubelet: that of k0s, of MicroK8s, or the default, which
+// k3s and RKE2 have, too.
+func (n Node) kubelet() string {
+	for _, dir := range []string{"var/lib/k0s/kubelet", "var/snap/microk8s/common/var/lib/kubelet"} {
+		if there, err := n.has(dir); there || err != nil {
+			return dir
+		}
+	}
+	return "var/lib/kubelet"
+}
 
 // devicePlugin asks whether each resource of a device plugin has devices. Which of them
 // are for RDMA only the plugins know, so all are looked at.
 func (n Node) devicePlugin(_ context.Context) []report.Finding {
-	text, err := n.text(checkpoint)
+	file := path.Join(n.kubelet(), checkpoint)
+	text, err := n.text(file)
 	if err != nil {
-		return []report.Finding{cannotTell(err.Error(), "root on a node of Kubernetes, or the root folder of kubelet if it is not /var/lib/kubelet")}
+		return []report.Finding{cannotTell(err.Error(), "root on a node of Kubernetes with the root folder of kubelet in its usual place")}
 	}
 	var c struct {
 		Data struct{ RegisteredDevices map[string][]string } // those that are healthy
 	}
 	if err := json.Unmarshal([]byte(text), &c); err != nil {
-		return []report.Finding{cannotTell("/"+checkpoint+": "+err.Error(), "a kubelet with a readable file: kubectl describe node has the numbers")}
+		return []report.Finding{cannotTell("/"+file+": "+err.Error(), "a kubelet with a readable file: kubectl describe node has the numbers")}
 	}
 	resources := c.Data.RegisteredDevices
 	if len(resources) == 0 {

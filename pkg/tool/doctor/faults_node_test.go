@@ -171,6 +171,9 @@ func settingFaults() []fault {
 	}
 }
 
+// registered is what kubelet of the healthy node has written about its device plugins.
+const registered = "var/lib/kubelet/" + checkpoint
+
 // settingsOf returns what is wrong with the text of a node.json.
 func settingsOf(text string) error {
 	_, err := settings.Parse("/etc/roce/node.json", []byte(text))
@@ -182,7 +185,7 @@ func softwareFaults() []fault {
 	return []fault{
 		{
 			name: "the plugin is not installed", change: func(w *world) { w.remove("opt/cni/bin/roce") },
-			check: "cni-plugins", verdict: report.Problem, says: "roce: it is not in /opt/cni/bin/", advice: "make install",
+			check: "cni-plugins", verdict: report.Problem, says: "roce: it is not in /opt/cni/bin", advice: "make install",
 			after: func(w *world) { w.restore("opt/cni/bin/roce") },
 		},
 		{
@@ -196,11 +199,15 @@ func softwareFaults() []fault {
 		},
 		{
 			name: "plugins are elsewhere", change: func(w *world) { w.remove("opt/cni/bin") },
-			check: "cni-plugins", verdict: report.CannotTell, says: "there is no folder /opt/cni/bin/", advice: "bin_dir",
+			check: "cni-plugins", verdict: report.CannotTell, says: "there is no folder /opt/cni/bin, the folder of plugins (the default of runtimes)", advice: "--cni-bin-dir",
+		},
+		{
+			name: "the configuration of containerd is no TOML", change: func(w *world) { w.write("etc/containerd/config.toml", "[plugins") },
+			check: "cni-plugins", verdict: report.CannotTell, says: "parse /etc/containerd/config.toml: ", advice: "--cni-conf-dir and --cni-bin-dir", also: []string{"cni-config", "cni-lists"},
 		},
 		{
 			name: "no Multus", change: func(w *world) { w.remove("etc/cni/net.d/00-multus.conf") },
-			check: "cni-config", verdict: report.Problem, says: "no file of /etc/cni/net.d calls Multus", advice: "kubectl apply",
+			check: "cni-config", verdict: report.Problem, says: "no file of /etc/cni/net.d calls Multus", advice: "# install Multus 4.2.4, the version that was tested, with the folders /etc/cni/net.d and /opt/cni/bin",
 			after: func(w *world) { w.restore("etc/cni/net.d/00-multus.conf") },
 		},
 		{
@@ -230,18 +237,18 @@ func softwareFaults() []fault {
 		},
 		{
 			name: "a resource without devices", change: func(w *world) {
-				w.write(checkpoint, `{"Data": {"PodDeviceEntries": null, "RegisteredDevices": {"nvidia.com/gpu": ["GPU-1"], "rdma/hca_shared": []}}, "Checksum": 1}`)
+				w.write(registered, `{"Data": {"PodDeviceEntries": null, "RegisteredDevices": {"nvidia.com/gpu": ["GPU-1"], "rdma/hca_shared": []}}, "Checksum": 1}`)
 			},
 			check: "device-plugin", verdict: report.Problem, says: "rdma/hca_shared: no healthy device", advice: "rocectl doctor rdma-files",
-			after: func(w *world) { w.restore(checkpoint) },
+			after: func(w *world) { w.restore(registered) },
 		},
 		{
-			name: "no device plugin", change: func(w *world) { w.write(checkpoint, `{"Data": {"RegisteredDevices": {}}}`) },
+			name: "no device plugin", change: func(w *world) { w.write(registered, `{"Data": {"RegisteredDevices": {}}}`) },
 			check: "device-plugin", verdict: report.CannotTell, says: "no device plugin has registered", advice: "privileged",
 		},
 		{
-			name: "no kubelet", change: func(w *world) { w.remove(checkpoint) },
-			check: "device-plugin", verdict: report.CannotTell, says: "does not exist", advice: "/var/lib/kubelet",
+			name: "no kubelet", change: func(w *world) { w.remove(registered) },
+			check: "device-plugin", verdict: report.CannotTell, says: "does not exist", advice: "root folder of kubelet",
 		},
 		{
 			name: "a pool is nearly empty", change: func(w *world) {

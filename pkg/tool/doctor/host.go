@@ -120,17 +120,18 @@ func (n Node) limit(runtime, process string, memory uint64) report.Finding {
 		}
 		return problem(fmt.Sprintf("%d KiB of the %d MiB of the node", bytes>>10, memory>>20),
 			fmt.Sprintf("mkdir -p /etc/systemd/system/%[1]s.service.d && printf '[Service]\\nLimitMEMLOCK=infinity\\n' > /etc/systemd/system/%[1]s.service.d/memlock.conf && systemctl daemon-reload && systemctl restart %[1]s  # pods that run keep the old limit",
-				unitOf(runtime)))
+				n.unit(runtime, process)))
 	}
 	return cannotTell("its limits have no line for locked memory", "a kernel with the line Max locked memory in /proc/PID/limits")
 }
 
-// unitOf returns the systemd unit of a runtime.
-func unitOf(runtime string) string {
-	if runtime == "dockerd" {
-		return "docker"
+// unit returns the systemd unit of a runtime: that of k3s also runs containerd.
+func (n Node) unit(runtime, process string) string {
+	group, _ := n.text(process + "/cgroup") // without it, the usual name
+	if m := regexp.MustCompile(`/([\w.@-]+)\.service(/|$)`).FindStringSubmatch(group); m != nil {
+		return m[1]
 	}
-	return runtime
+	return map[string]string{"containerd": "containerd", "crio": "crio", "dockerd": "docker"}[runtime]
 }
 
 // hostARP asks whether the node answers ARP on the NIC that has the address, where

@@ -61,6 +61,9 @@ type Node struct {
 	Pools   nodefile.Store
 	Leases  *ipam.Book
 	Records record.Store
+	// ConfDir and BinDir are the runtime's folders for CNI configuration and plugins; "": those
+	// that its configuration names.
+	ConfDir, BinDir string
 	// Peers is with how many others each address talks; 0 if that is unknown.
 	Peers int
 	// AgentURL is where rocectl agent tells its health.

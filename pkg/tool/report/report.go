@@ -98,12 +98,11 @@ func WriteText(w io.Writer, a Answer) error {
 	return err
 }
 
-// on returns a verdict for a writer: in its colour on a terminal, unless $NO_COLOR is set
-// (no-color.org).
+// on returns a verdict for a writer: in its colour on a terminal.
 func (v Verdict) on(w io.Writer) string {
 	colour := map[Verdict]string{OK: "32", Problem: "31", CannotTell: "33"}[v] // green, red, yellow
 	f, isFile := w.(*os.File)
-	if !isFile || colour == "" || os.Getenv("NO_COLOR") != "" {
+	if !isFile || colour == "" {
 		return string(v)
 	}
 	if _, err := unix.IoctlGetTermios(int(f.Fd()), unix.TCGETS); err != nil { // it is no terminal
