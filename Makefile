@@ -294,8 +294,8 @@ EXAMPLE_IMAGE := registry.example.org/roce-cni:devel
 # IMAGE it would push to a registry of strangers.
 deploy: $(if $(filter file,$(origin IMAGE)),no-image) image ## build and push the image IMAGE, and apply agents, reaper and RDMA device plugin with kubectl
 	$(IMAGE_TOOL) push '$(IMAGE)'
-	kubectl apply -k conf-examples/deploy/rdma/device-plugin
 	kubectl kustomize conf-examples/deploy | sed 's|$(EXAMPLE_IMAGE)|$(IMAGE)|' | kubectl apply --server-side -f -
+	kubectl apply -k conf-examples/deploy/rdma/device-plugin
 	kubectl -n roce-cni rollout status daemonset/roce-cni-agent --timeout=15m
 
 .PHONY: no-image

@@ -52,10 +52,11 @@ func rendered(t *testing.T, namespace string, values map[string]any) (map[string
 
 // applied returns the objects of our kustomizations, as kubectl apply -k makes them,
 // but for the namespace, which Helm needs before.
-func applied(t *testing.T) map[string]object {
+func applied(t *testing.T, folders ...string) map[string]object {
 	t.Helper()
 	out := map[string]object{}
-	for _, folder := range []string{examples, examples + "/crds", examples + "/rdma/device-plugin"} {
+	for _, name := range folders {
+		folder := filepath.Join(examples, name)
 		var k struct {
 			Resources []string `json:"resources"`
 			Images    []struct {
@@ -117,17 +118,23 @@ func add(t *testing.T, to map[string]object, where string, text []byte) {
 	}
 }
 
-// TestTheChartHasTheObjectsOfTheKustomizations renders the chart with its own values.
-// The device plugin alone has another namespace.
+// TestTheChartHasTheObjectsOfTheKustomizations renders the chart with its own values. Only
+// the chart restarts the device plugin after a change of its configuration.
 func TestTheChartHasTheObjectsOfTheKustomizations(t *testing.T) {
 	t.Parallel()
 	got, err := rendered(t, "roce-cni", nil)
 	if err != nil {
 		t.Fatal(err)
 	}
-	want := applied(t)
-	for _, key := range []string{"ConfigMap rdma-shared-device-plugin", "DaemonSet rdma-shared-device-plugin"} {
-		want[key]["metadata"].(object)["namespace"] = "roce-cni"
+	want := applied(t, "", "crds", "rdma/device-plugin")
+	delete(template(got["DaemonSet rdma-shared-device-plugin"])["metadata"].(object), "annotations")
+	for _, all := range []map[string]object{got, want} {
+		data := all["ConfigMap rdma-shared-device-plugin"]["data"].(object)
+		var config object
+		if err := yaml.Unmarshal([]byte(data["config.json"].(string)), &config); err != nil {
+			t.Fatal(err)
+		}
+		data["config.json"] = config
 	}
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Errorf("(-kustomize +helm)\n%s", diff)
@@ -177,6 +184,102 @@ func TestTheValuesReachTheirPlaces(t *testing.T) {
 	}
 }
 
+func template(set object) object { return set["spec"].(object)["template"].(object) }
+
+// TestThePluginHasTheConfigurationOfTheValues reads it with the plugin's own parser. It reads
+// the file only when it starts, so each configuration makes other pods.
+func TestThePluginHasTheConfigurationOfTheValues(t *testing.T) {
+	t.Parallel()
+	pods := map[string]string{}
+	for name, c := range map[string]struct {
+		values map[string]any
+		want   string
+	}{
+		"the chart's own": {map[string]any{}, `{"linkTypes":["ether"],"vendors":["15b3"]}`},
+		"three values": {
+			map[string]any{"resourceName": "fast", "rdmaHcaMax": 7, "selectors": map[string]any{"vendors": []any{"1dd8"}, "deviceIDs": []any{"1021"}, "linkTypes": nil}},
+			`"resourceName":"fast","rdmaHcaMax":7,"selectors":{"deviceIDs":["1021"],"vendors":["1dd8"]}`,
+		},
+		"all of it": {
+			map[string]any{"rdmaHcaMax": 7, "config": map[string]any{"configList": []any{map[string]any{"resourceName": "own", "rdmaHcaMax": 9, "selectors": map[string]any{"ifNames": []any{"ens1"}}}}}},
+			`"rdmaHcaMax":9,`,
+		},
+	} {
+		got, err := rendered(t, "roce-cni", map[string]any{"devicePlugin": c.values})
+		if err != nil {
+			t.Fatal(err)
+		}
+		text, err := yaml.Marshal(got["ConfigMap rdma-shared-device-plugin"])
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := accepted(t, string(text)); err != nil {
+			t.Errorf("%s: %v", name, err)
+		}
+		if config := got["ConfigMap rdma-shared-device-plugin"]["data"].(object)["config.json"].(string); !strings.Contains(strings.Join(strings.Fields(config), ""), c.want) {
+			t.Errorf("%s: no %s in\n%s", name, c.want, config)
+		}
+		sum := fmt.Sprint(template(got["DaemonSet rdma-shared-device-plugin"])["metadata"].(object)["annotations"])
+		if pods[sum] != "" {
+			t.Errorf("%s and %s have pods with the same %s", name, pods[sum], sum)
+		}
+		pods[sum] = name
+	}
+}
+
+// TestTheUninstallerReplacesTheAgents: it has the folders and nodes of theirs.
+func TestTheUninstallerReplacesTheAgents(t *testing.T) {
+	t.Parallel()
+	got, err := rendered(t, "roce-cni", map[string]any{"uninstall": true})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got["DaemonSet roce-cni-agent"] != nil {
+		t.Error("the agents are there still")
+	}
+	if diff := cmp.Diff(applied(t, "uninstall")["DaemonSet roce-cni-uninstall"], got["DaemonSet roce-cni-uninstall"]); diff != "" {
+		t.Errorf("(-kustomize +helm)\n%s", diff)
+	}
+	moved, err := rendered(t, "roce-cni", map[string]any{"uninstall": true, "cniBinDir": "/usr/libexec/cni", "stateDir": "/run/other", "agent": map[string]any{"nodeSelector": map[string]any{"a": "b"}}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	pod := template(moved["DaemonSet roce-cni-uninstall"])["spec"].(object)
+	var folders []any
+	for _, v := range pod["volumes"].([]any) {
+		folders = append(folders, v.(object)["hostPath"].(object)["path"])
+	}
+	if diff := cmp.Diff([]any{"/usr/libexec/cni", "/etc/roce", "/run/other", map[string]any{"a": "b"}}, append(folders, pod["nodeSelector"])); diff != "" {
+		t.Errorf("(-want +got)\n%s", diff)
+	}
+}
+
+// TestTheNotesNameTheNamespace: they are what Helm prints after an installation.
+func TestTheNotesNameTheNamespace(t *testing.T) {
+	t.Parallel()
+	c, err := loader.Load(chart)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for namespace, want := range map[string]string{
+		"roce-cni": "kubectl roce generate --subnet '172.{rail+16}.0.0/16' >rails.yaml\n",
+		"network":  "kubectl roce generate --subnet '172.{rail+16}.0.0/16' --plugin-namespace network >rails.yaml\n",
+	} {
+		values, err := chartutil.ToRenderValues(c, nil, chartutil.ReleaseOptions{Name: "roce-cni", Namespace: namespace}, chartutil.DefaultCapabilities)
+		if err != nil {
+			t.Fatal(err)
+		}
+		texts, err := engine.Render(c, values)
+		if err != nil {
+			t.Fatal(err)
+		}
+		notes := texts["roce-cni/templates/NOTES.txt"]
+		if !strings.Contains(notes, want) || !strings.Contains(notes, "RDMA device plugin are in the namespace "+namespace+".") || strings.Count(notes, "\n  kubectl ") != 3 {
+			t.Errorf("%s: got\n%s", namespace, notes)
+		}
+	}
+}
+
 func TestTheDevicePluginCanBeLeftOut(t *testing.T) {
 	t.Parallel()
 	got, err := rendered(t, "roce-cni", map[string]any{"devicePlugin": map[string]any{"enabled": false}})
@@ -199,6 +302,8 @@ func TestMistypedValuesAreRefused(t *testing.T) {
 		"no CIDR":          {"agent": map[string]any{"serviceClusterIPRange": "10.96.0.0"}},
 		"a word as switch": {"agent": map[string]any{"lldp": "on"}},
 		"a number as text": {"gc": map[string]any{"replicas": "two"}},
+		"a key of no NIC":  {"devicePlugin": map[string]any{"selectors": map[string]any{"vendor": []any{"15b3"}}}},
+		"one vendor":       {"devicePlugin": map[string]any{"selectors": map[string]any{"vendors": "15b3"}}},
 	} {
 		if _, err := rendered(t, "roce-cni", values); err == nil {
 			t.Errorf("%s is accepted", name)

@@ -286,7 +286,7 @@ func state(t *testing.T) string {
 	t.Helper()
 	out, _ := bash(t, ".", `kubectl get pods,ds,jobs -A -o wide; kubectl get nodes -o yaml | grep -A12 allocatable; kubectl get railpools,railblocks
 		kubectl get events -A --sort-by=.lastTimestamp | tail -n 60
-		kubectl -n roce-cni logs ds/roce-cni-agent --tail=20; kubectl -n kube-system logs ds/rdma-shared-device-plugin --tail=20
+		kubectl -n roce-cni logs ds/roce-cni-agent --tail=20; kubectl -n roce-cni logs ds/rdma-shared-device-plugin --tail=20
 		kubectl logs job/perftest-server --all-containers; kubectl logs job/perftest-client --all-containers`)
 	return out
 }

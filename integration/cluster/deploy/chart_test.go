@@ -24,7 +24,7 @@ type change struct{ from, to string }
 
 const ourImage = `{{ include "roce-cni.image" (dict "root" . "image" .Values.image) }}`
 
-// selector is a nodeSelector of the values at a line with the account or the network.
+// selector is a nodeSelector of the values at the line before which it belongs.
 func selector(values string) string {
 	return "{{- with " + values + " }}\n      nodeSelector: {{- toYaml . | nindent 8 }}\n      {{- end }}\n      "
 }
@@ -32,32 +32,54 @@ func selector(values string) string {
 // withPackets is the security context of an agent that listens for LLDP.
 const withPackets = `{runAsUser: 0, allowPrivilegeEscalation: false, readOnlyRootFilesystem: true, capabilities: {drop: ["ALL"], add: ["NET_RAW"]}, seccompProfile: {type: RuntimeDefault}}`
 
+// labelOfNICs is a comment for those who have no value to set.
+const labelOfNICs = "# For nodes with NICs of NVIDIA only, with Node Feature Discovery as the network operator installs it:\n" +
+	"      #   nodeSelector: {feature.node.kubernetes.io/pci-15b3.present: \"true\"}\n      "
+
 const pullSecrets = "{{- with .Values.imagePullSecrets }}\n      imagePullSecrets: {{- toYaml . | nindent 8 }}\n      {{- end }}\n      "
+
+// only is a text for values that fulfil a condition.
+func only(condition, text string) string {
+	return "{{- if " + condition + " }}\n" + text + "{{- end }}\n"
+}
 
 // templates has the manifests of the chart, and what is a value in each.
 func templates() map[string][]change {
 	namespace := change{"namespace: roce-cni\n", "namespace: {{ .Release.Namespace }}\n"}
 	image := change{"image: roce-cni\n", "image: " + ourImage + "\n"}
-	system := change{"namespace: kube-system\n", "namespace: {{ .Release.Namespace }}\n"}
+	binaries := change{"path: /opt/cni/bin,", "path: {{ .Values.cniBinDir }},"}
+	state := change{": /run/roce", ": {{ .Values.stateDir }}"}
 	return map[string][]change{
 		"rbac.yaml":   {namespace},
 		"policy.yaml": nil,
 		"agent.yaml": {
-			namespace, image,
-			{"path: /opt/cni/bin,", "path: {{ .Values.cniBinDir }},"},
-			{": /run/roce", ": {{ .Values.stateDir }}"},
+			namespace, image, binaries, state,
 			{`["agent", "--host-root", "/host"]`, `["agent", "--host-root", "/host"{{ with .Values.agent.serviceClusterIPRange }}, {{ printf "--service-cluster-ip-range=%s" . | quote }}{{ end }}{{ if .Values.agent.lldp }}, "--lldp"{{ end }}]`},
 			{"securityContext: *confined\n          ports:", `securityContext: {{ if .Values.agent.lldp }}` + withPackets + `{{ else }}*confined{{ end }}` + "\n          ports:"},
-			{"serviceAccountName: roce-cni-agent\n", pullSecrets + selector(".Values.agent.nodeSelector") + "serviceAccountName: roce-cni-agent\n"},
+			{labelOfNICs + "serviceAccountName: roce-cni-agent\n", pullSecrets + selector(".Values.agent.nodeSelector") + "serviceAccountName: roce-cni-agent\n"},
+		},
+		"uninstall/daemonset.yaml": {
+			namespace, image, binaries, state,
+			{"image: registry.k8s.io/pause", `image: {{ .Values.imageRegistry | default "registry.k8s.io" }}/pause`},
+			{"automountServiceAccountToken: false\n", pullSecrets + selector(".Values.agent.nodeSelector") + "automountServiceAccountToken: false\n"},
 		},
 		"gc.yaml": {
 			namespace, image,
 			{"replicas: 2\n", "replicas: {{ .Values.gc.replicas }}\n"},
 			{"serviceAccountName: roce-cni-gc\n", pullSecrets + "serviceAccountName: roce-cni-gc\n"},
 		},
-		"rdma/device-plugin/config.yaml": {system},
+		"rdma/device-plugin/config.yaml": {
+			namespace,
+			{"  config.json: |\n    {\n", "  config.json: |\n    {{- with .Values.devicePlugin.config }}\n    {{- toPrettyJson . | nindent 4 }}\n    {{- else }}\n    {\n"},
+			{`"resourceName": "rails"`, `"resourceName": {{ .Values.devicePlugin.resourceName | quote }}`},
+			{`"rdmaHcaMax": 100`, `"rdmaHcaMax": {{ int .Values.devicePlugin.rdmaHcaMax }}`},
+			{`{"vendors": ["15b3"], "linkTypes": ["ether"]}`, "{{ toJson .Values.devicePlugin.selectors }}"},
+			{"      ]\n    }\n", "      ]\n    }\n    {{- end }}\n"},
+		},
 		"rdma/device-plugin/daemonset.yaml": {
-			system,
+			namespace,
+			// The plugin reads its configuration only when it starts.
+			{"    metadata:\n      labels:", "    metadata:\n" + `      annotations: {checksum/config: {{ include (print $.Template.BasePath "/device-plugin-config.yaml") . | sha256sum }}}` + "\n      labels:"},
 			{"image: ghcr.io/mellanox/k8s-rdma-shared-dev-plugin\n", `image: {{ include "roce-cni.image" (dict "root" . "image" .Values.devicePlugin.image) }}` + "\n"},
 			{"hostNetwork: true\n", pullSecrets + selector(".Values.devicePlugin.nodeSelector") + "hostNetwork: true\n"},
 		},
@@ -73,7 +95,7 @@ func TestTheChartIsMadeFromTheManifests(t *testing.T) {
 		want["crds/"+filepath.Base(path)] = string(content(t, path))
 	}
 	changes := templates()
-	for _, path := range slices.Concat(files(t, dir), files(t, devicePlugin)) {
+	for _, path := range slices.Concat(files(t, dir), files(t, uninstall), files(t, devicePlugin)) {
 		name, err := filepath.Rel(dir, path)
 		must(t, path, err)
 		if name == "namespace.yaml" {
@@ -93,9 +115,13 @@ func TestTheChartIsMadeFromTheManifests(t *testing.T) {
 			}
 			text = strings.ReplaceAll(text, c.from, c.to)
 		}
-		if strings.HasPrefix(name, "rdma/") {
-			text = "{{- if .Values.devicePlugin.enabled }}\n" + text + "{{- end }}\n"
-			name = "device-plugin-" + filepath.Base(name)
+		switch folder, base := filepath.Split(name); {
+		case folder == "rdma/device-plugin/":
+			text, name = only(".Values.devicePlugin.enabled", text), "device-plugin-"+base
+		case folder == "uninstall/":
+			text, name = only(".Values.uninstall", text), "uninstall.yaml"
+		case name == "agent.yaml": // it would install the plugins again
+			text = only("not .Values.uninstall", text)
 		}
 		want["templates/"+name] = text
 	}

@@ -19,8 +19,11 @@ import (
 	"github.com/roce-cni/roce-cni/integration/cluster/ground"
 )
 
-// deployment is what an operator applies.
-const deployment = "../../../conf-examples/deploy"
+// deployment is what an operator applies, and chart what Helm installs in its place.
+const (
+	deployment = "../../../conf-examples/deploy"
+	chart      = "../../../charts/roce-cni"
+)
 
 // compute is a pool of four blocks: slots 64 to 127 of both rails.
 const compute = `
@@ -46,10 +49,25 @@ func (n *node) kubectl(t *testing.T, input string, args ...string) string {
 	return string(out)
 }
 
-// deploy applies what conf-examples/deploy has, and the pool.
+// helm installs or upgrades the chart, with values beside those for our image.
+func (n *node) helm(t *testing.T, values ...string) {
+	t.Helper()
+	dir := t.TempDir()
+	cmd := exec.Command(filepath.Join(bin, "helm"), "upgrade", "--install", "roce-cni", chart, "--namespace=roce-cni", "--kubeconfig="+n.kubeconfig,
+		"--set="+strings.Join(append([]string{"image.registry=docker.io/library,image.tag=local"}, values...), ","))
+	cmd.Env = append(os.Environ(), "HOME="+dir, "HELM_CACHE_HOME="+dir, "HELM_CONFIG_HOME="+dir, "HELM_DATA_HOME="+dir)
+	if out, err := cmd.CombinedOutput(); err != nil {
+		t.Fatalf("helm %q: %v\n%s", values, err, out)
+	}
+}
+
+// deploy installs the chart if no test has done so before, and applies the pool.
 func (n *node) deploy(t *testing.T) {
 	t.Helper()
-	n.kubectl(t, "", "apply", "-k", deployment)
+	if _, err := n.admin.CoreV1().Namespaces().Get(t.Context(), "roce-cni", meta.GetOptions{}); apierrors.IsNotFound(err) {
+		n.kubectl(t, "", "apply", "-f", deployment+"/namespace.yaml")
+		n.helm(t)
+	}
 	n.kubectl(t, "", "wait", "--for=condition=Established", "crd/railpools.roce-cni.io", "crd/railblocks.roce-cni.io", "crd/railnodes.roce-cni.io")
 	n.kubectl(t, compute, "apply", "-f", "-")
 }
@@ -68,9 +86,7 @@ func (n *node) agent(t *testing.T) *core.Pod {
 	t.Helper()
 	set, err := n.admin.AppsV1().DaemonSets("roce-cni").Get(t.Context(), "roce-cni-agent", meta.GetOptions{})
 	must(t, err)
-	pod := n.inCluster(t, set.Name, set.Spec.Template)
-	pod.Spec.InitContainers[0].Image = pod.Spec.Containers[0].Image
-	return pod
+	return n.inCluster(t, set.Name, set.Spec.Template)
 }
 
 // inCluster is a pod of ours as a controller would make it of a template. Its
@@ -85,7 +101,6 @@ func (n *node) inCluster(t *testing.T, name string, template core.PodTemplateSpe
 		must(t, err)
 	}
 	pod := &core.Pod{ObjectMeta: meta.ObjectMeta{Namespace: "roce-cni", Name: name, Labels: template.Labels}, Spec: template.Spec}
-	pod.Spec.Containers[0].Image = "docker.io/library/roce-cni:local"
 	lifetime := int64(3600)
 	pod.Spec.Volumes = append(pod.Spec.Volumes, core.Volume{Name: "token", VolumeSource: core.VolumeSource{Projected: &core.ProjectedVolumeSource{
 		Sources: []core.VolumeProjection{
@@ -102,9 +117,8 @@ func (n *node) inCluster(t *testing.T, name string, template core.PodTemplateSpe
 	return pod
 }
 
-// TestTheDaemonSetServesTheNodesPods deploys what conf-examples/deploy has, and
-// nothing else: the agent's pod installs the plugins, claims a block, and pods
-// have addresses of it.
+// TestTheDaemonSetServesTheNodesPods deploys what the chart has, and nothing else: the
+// agent's pod installs the plugins, claims a block, and pods have addresses of it.
 func TestTheDaemonSetServesTheNodesPods(t *testing.T) {
 	n := theNode(t)
 	n.kubelet(t)

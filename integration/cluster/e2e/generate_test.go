@@ -56,6 +56,10 @@ func TestTheNetworkOfTheNodesReportsServesTheirPods(t *testing.T) {
 		}
 	}
 	n.kubectl(t, text, "apply", "-f", "-")
+	plugins := n.kubectl(t, "", "get", "configmaps", "--all-namespaces", "--field-selector=metadata.name=rdma-shared-device-plugin", "--output=jsonpath={.items[*].data}")
+	if strings.Count(plugins, "config.json") != 1 || !strings.Contains(plugins, `resourceName\": \"generated`) {
+		t.Errorf("the device plugin of the chart does not read what is generated:\n%s", plugins)
+	}
 	n.kubectl(t, n.rocectl(t, generate...), "diff", "-f", "-") // fails if there is a difference
 
 	file := filepath.Join(t.TempDir(), "generated.yaml")

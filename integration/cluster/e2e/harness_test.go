@@ -37,7 +37,7 @@ const (
 )
 
 // others are the programs of others that the tests run.
-var others = []string{"etcd", "kube-apiserver", "kubectl", "kubelet", "containerd", "ctr", "runc", "busybox", "multus", "bridge", "host-local", "loopback", "macvlan", "sbr", "tuning", "whereabouts", "whereabouts-controlloop"}
+var others = []string{"etcd", "kube-apiserver", "kubectl", "helm", "kubelet", "containerd", "ctr", "runc", "busybox", "multus", "bridge", "host-local", "loopback", "macvlan", "sbr", "tuning", "whereabouts", "whereabouts-controlloop"}
 
 // The environment: what make test-cluster sets, and for the process that is the
 // node where our programs are, which process waits for it, and the kernel of virtual

@@ -6,7 +6,6 @@ package e2e
 import (
 	"context"
 	"errors"
-	"io/fs"
 	"os"
 	"path/filepath"
 	"strings"
@@ -35,23 +34,26 @@ func TestTheReapersPodIsElectedAndSumsUp(t *testing.T) {
 	})
 }
 
-// TestTheUninstallerRemovesThePluginsWhenNoPodNeedsThem runs its pod as it is.
+// TestTheUninstallerRemovesThePluginsWhenNoPodNeedsThem runs its pod as it is, for a
+// runtime with another folder of plugins.
 func TestTheUninstallerRemovesThePluginsWhenNoPodNeedsThem(t *testing.T) {
 	n := theNode(t)
 	n.kubelet(t)
 	n.deploy(t)
-	n.kubectl(t, "", "apply", "-k", deployment+"/uninstall")
+	const folder = "/var/lib/cni-plugins"
+	n.helm(t, "uninstall=true", "cniBinDir="+folder)
+	t.Cleanup(func() { n.helm(t) })
 	set, err := n.admin.AppsV1().DaemonSets("roce-cni").Get(t.Context(), "roce-cni-uninstall", meta.GetOptions{})
 	must(t, err)
 	pod := &core.Pod{ObjectMeta: meta.ObjectMeta{Namespace: "roce-cni", Name: set.Name}, Spec: set.Spec.Template.Spec}
-	pod.Spec.InitContainers[0].Image, pod.Spec.Containers[0].Image = "docker.io/library/roce-cni:local", "registry.k8s.io/pause:local"
+	pod.Spec.Containers[0].Image = "registry.k8s.io/pause:local"
+	must(t, os.Mkdir(folder, 0o755))
+	for _, program := range []string{"roce", "roce-ipam", "rocectl", "other"} {
+		must(t, os.WriteFile(filepath.Join(folder, program), nil, 0o600))
+	}
 	n.start(t, pod)
-	for _, plugin := range []string{"roce", "roce-ipam"} {
-		path := filepath.Join(plugins, plugin)
-		if _, err := os.Lstat(path); !errors.Is(err, fs.ErrNotExist) {
-			t.Errorf("%s is there: %v", path, err)
-		}
-		must(t, os.Symlink(filepath.Join(programs, plugin), path)) // as it was
+	if left := run(t, "ls", folder); left != "other\n" {
+		t.Errorf("%s has\n%s", folder, left)
 	}
 }
 

@@ -232,7 +232,7 @@ func offered(resource string, devices int) report.Finding {
 	if devices > 0 {
 		return ok("%s", count(devices, "device"))
 	}
-	fix := "kubectl -n kube-system get pods -o wide  # is the device plugin on this node? Its log says which devices it leaves out"
+	fix := "kubectl get pods -A -o wide  # is the device plugin on this node? Its log says which devices it leaves out"
 	if strings.Contains(resource, "rdma") {
 		fix += ", for example those without all files: rocectl doctor rdma-files"
 	}

@@ -181,11 +181,13 @@ type Choice struct {
 	Subnet    string // a template of the rails' subnets; "" for those of the NICs' addresses
 	Gateway   string // a template of the rails' gateways
 	Image     string // of the test pods
+
+	PluginNamespace string // of the RDMA device plugin; "" for that of our manifests
 }
 
 // check refuses names that no API server accepts.
 func (c Choice) check() error {
-	for key, name := range map[string]string{"name": c.Name, "namespace": cmp.Or(c.Namespace, "default")} {
+	for key, name := range map[string]string{"name": c.Name, "namespace": cmp.Or(c.Namespace, "default"), "plugin-namespace": cmp.Or(c.PluginNamespace, "default")} {
 		if len(validation.IsDNS1123Label(name)) > 0 {
 			return fmt.Errorf("--%s %q cannot be a name in Kubernetes: it may have a-z, 0-9 and -, and begins and ends with one of the first two", key, name)
 		}
@@ -388,8 +390,9 @@ func podsOf(ports []nic.Details) (int, []string) {
 // devicePlugin returns the configuration of k8s-rdma-shared-dev-plugin.
 func devicePlugin(pods int, selectors ordered, choice Choice, comments []string) (Document, error) {
 	d := Document{}
+	namespace := cmp.Or(choice.PluginNamespace, "roce-cni")
 	d.note("The configuration of k8s-rdma-shared-dev-plugin: one resource for all rails, rdma/%s. It gives a pod /dev/infiniband.", choice.Name)
-	d.note("name: that of conf-examples/deploy/rdma/device-plugin, which make deploy applies: write config.json there, too. The plugin reads it when it starts: kubectl -n kube-system rollout restart daemonset/rdma-shared-device-plugin. The plugin's own examples have the name rdma-devices.")
+	d.note("name: that of make deploy and of the Helm chart. Their next upgrade brings their own configuration back, unless you write config.json into conf-examples/deploy/rdma/device-plugin/config.yaml or set the chart's devicePlugin.config. The plugin reads it when it starts: kubectl -n %s rollout restart daemonset/rdma-shared-device-plugin. The plugin's own examples have the name rdma-devices.", namespace)
 	d.Comments = append(d.Comments, comments...)
 	text, err := indent(ordered{
 		{"periodicUpdateInterval", 300},
@@ -399,7 +402,7 @@ func devicePlugin(pods int, selectors ordered, choice Choice, comments []string)
 		return d, err
 	}
 	d.Object = map[string]any{
-		"apiVersion": "v1", "kind": "ConfigMap", "metadata": map[string]any{"name": "rdma-shared-device-plugin", "namespace": "kube-system"},
+		"apiVersion": "v1", "kind": "ConfigMap", "metadata": map[string]any{"name": "rdma-shared-device-plugin", "namespace": namespace},
 		"data": map[string]any{"config.json": text},
 	}
 	return d, nil

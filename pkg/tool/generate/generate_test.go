@@ -196,6 +196,7 @@ func TestObjectsOfANode(t *testing.T) {
 	}
 
 	choice.Subnet, choice.Gateway, choice.Namespace = "172.{rail+16}.0.0/16", "172.{rail+16}.0.1", "ml"
+	choice.PluginNamespace = "network"
 	n := server()
 	n.Links = append(n.Links, rtnl.Link{Index: 9, Name: "ens9", Type: unix.ARPHRD_ETHER, Dev: "0000:01:00.0", Bus: "pci"})
 	n.Sys.(fstest.MapFS)["class/net/ens9"] = &fstest.MapFile{Data: []byte("../../devices/pci0000:00/0000:00:01.0/0000:01:00.0/net/ens9"), Mode: os.ModeSymlink}
@@ -243,6 +244,7 @@ func TestChoicesThatAreWrong(t *testing.T) {
 		"10.16.0.1 is not inside":     {Name: "rails", Subnet: "172.{rail+16}.0.0/16", Gateway: "10.{rail+16}.0.1"},
 		`"my_rails" cannot be a name`: {Name: "my_rails"},
 		`"a space" cannot be a name`:  {Name: "rails", Namespace: "a space"},
+		`--plugin-namespace "Helm"`:   {Name: "rails", PluginNamespace: "Helm"},
 	} {
 		if _, err := Node(server("172.16.11.5/24", "172.16.12.5/24"), choice); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%+v: %v, want %q", choice, err, want)
