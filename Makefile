@@ -9,6 +9,7 @@ DESTDIR ?=
 CNI_BIN_DIR ?= /opt/cni/bin
 BINDIR ?= /usr/local/bin
 IMAGE ?= roce-cni:$(VERSION)
+TOOLS_BASE ?= docker.io/library/debian:12-slim
 IMAGE_TOOL ?= $(firstword $(foreach t,docker podman buildah,$(shell command -v $(t))))
 FUZZTIME ?= 30s
 
@@ -40,7 +41,7 @@ REQUIRE_NETNS ?= $(if $(filter 0,$(shell id -u)),1)
 export REQUIRE_NETNS
 
 .DEFAULT_GOAL := help
-.PHONY: help build unit test test-vm vm-runs test-hwtest test-verify test-cluster test-versions test-road check lint fmt vuln golden gen gen-check fuzz size bench scale demo install image deploy release clean $(PROGRAMS)
+.PHONY: help build unit test test-vm vm-runs test-hwtest test-verify test-cluster test-versions test-road check lint fmt vuln golden gen gen-check fuzz size bench scale demo install image image-tools push-tools deploy release clean $(PROGRAMS)
 
 help: ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 12
@@ -269,9 +270,16 @@ install: build ## install into DESTDIR: the plugins in /opt/cni/bin, rocectl in 
 
 # Of what build has made and nothing else, so it needs no network. A GOARCH in the
 # environment is the image's as well.
-image: build ## build the image IMAGE (roce-cni:VERSION) with docker, podman or buildah
-	@[ -n '$(IMAGE_TOOL)' ] || { echo 'make image: there is no docker, podman or buildah here; IMAGE_TOOL names another program' >&2; exit 1; }
+image: image-tool build ## build the image IMAGE (roce-cni:VERSION) with docker, podman or buildah
 	$(IMAGE_TOOL) build --network none --platform linux/$$(go env GOARCH) --build-arg 'VERSION=$(VERSION)' -t '$(IMAGE)' .
+
+# Debian's packages on the image TOOLS_BASE, which may be that of a mirror, and our programs.
+image-tools: image-tool build ## build IMAGE-tools for test pods: perftest, rping, iproute2, rocectl and roce-env
+	$(IMAGE_TOOL) build --platform linux/$$(go env GOARCH) --build-arg 'BASE=$(TOOLS_BASE)' -f Dockerfile.tools -t '$(IMAGE)-tools' .
+
+.PHONY: image-tool
+image-tool:
+	@[ -n '$(IMAGE_TOOL)' ] || { echo 'make: there is no docker, podman or buildah here; IMAGE_TOOL names another program' >&2; exit 1; }
 
 # The times of the files are that of the last commit, so that a second build has the same
 # bytes from the same commit with the same Go. RELEASE_ARCHS has the machine's own last.
@@ -298,9 +306,12 @@ deploy: $(if $(filter file,$(origin IMAGE)),no-image) image ## build and push th
 	kubectl apply -k conf-examples/deploy/rdma/device-plugin
 	kubectl -n roce-cni rollout status daemonset/roce-cni-agent --timeout=15m
 
+push-tools: $(if $(filter file,$(origin IMAGE)),no-image) image-tools ## build and push IMAGE-tools, which the test pods of the examples have
+	$(IMAGE_TOOL) push '$(IMAGE)-tools'
+
 .PHONY: no-image
 no-image:
-	@echo 'make deploy: IMAGE is not set: export IMAGE=REGISTRY/roce-cni:TAG, with a registry that the nodes reach' >&2; exit 1
+	@echo 'make: IMAGE is not set: export IMAGE=REGISTRY/roce-cni:TAG, with a registry that the nodes reach' >&2; exit 1
 
 clean: ## remove bin and dist (the tools in .cache stay)
 	rm -rf bin dist

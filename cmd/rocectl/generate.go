@@ -86,7 +86,7 @@ func (f *generateFlags) register(cmd *cobra.Command, plugin bool) {
 	cmd.Flags().StringVar(&f.choice.Namespace, "namespace", "", "the `NAMESPACE` of the network and the test pods (default that of kubectl)")
 	cmd.Flags().StringVar(&f.choice.Subnet, "subnet", "", "the `TEMPLATE` of the rails' subnets (default the subnets of the NICs' addresses)")
 	cmd.Flags().StringVar(&f.choice.Gateway, "gateway", "", "the `TEMPLATE` of the rails' gateways, with --subnet (default none)")
-	cmd.Flags().StringVar(&f.choice.Image, "image", "docker.io/mellanox/rping-test", "the `IMAGE` of the test pods, with perftest")
+	cmd.Flags().StringVar(&f.choice.Image, "image", "registry.example.org/roce-cni:devel-tools", "the `IMAGE` of the test pods, which make push-tools has pushed")
 	cmd.Flags().StringVar(&f.choice.PluginNamespace, "plugin-namespace", "", "the `NAMESPACE` of the RDMA device plugin, which is that of the Helm release (default roce-cni)")
 	cmd.MarkFlagsMutuallyExclusive("from", "subnet")
 	cmd.MarkFlagsMutuallyExclusive("from", "gateway")

@@ -262,8 +262,8 @@ func TestTheNotesNameTheNamespace(t *testing.T) {
 		t.Fatal(err)
 	}
 	for namespace, want := range map[string]string{
-		"roce-cni": "kubectl roce generate --subnet '172.{rail+16}.0.0/16' >rails.yaml\n",
-		"network":  "kubectl roce generate --subnet '172.{rail+16}.0.0/16' --plugin-namespace network >rails.yaml\n",
+		"roce-cni": "kubectl roce generate --subnet '172.{rail+16}.0.0/16' --image registry.example.org/roce-cni:devel-tools >rails.yaml\n",
+		"network":  "kubectl roce generate --subnet '172.{rail+16}.0.0/16' --image registry.example.org/roce-cni:devel-tools --plugin-namespace network >rails.yaml\n",
 	} {
 		values, err := chartutil.ToRenderValues(c, nil, chartutil.ReleaseOptions{Name: "roce-cni", Namespace: namespace}, chartutil.DefaultCapabilities)
 		if err != nil {

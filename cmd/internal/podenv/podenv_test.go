@@ -7,8 +7,9 @@ import (
 	"bytes"
 	"errors"
 	"net/netip"
+	"os"
 	"os/exec"
-	"strings"
+	"regexp"
 	"testing"
 
 	"github.com/roce-cni/roce-cni/pkg/plugin/rdma/discover"
@@ -71,10 +72,14 @@ func TestScriptsFindThePerftestLines(t *testing.T) {
 	if err := Write(&script, rails, a, nil); err != nil {
 		t.Fatal(err)
 	}
-	cmd := exec.Command("sed", "-n", `s/^# .*: \(ib_write_bw .*\)/\1/p`)
+	text, err := os.ReadFile("../../../conf-examples/deploy/rdma/perftest-rails")
+	if err != nil {
+		t.Fatal(err)
+	}
+	cmd := exec.Command("sed", "-n", regexp.MustCompile(`sed -n '(.*)'`).FindStringSubmatch(string(text))[1])
 	cmd.Stdin = &script
 	out, err := cmd.Output()
-	if want := strings.Join(a.Perftest, "\n") + "\n"; err != nil || string(out) != want {
+	if want := "net1 " + a.Perftest[0] + "\nnet2 " + a.Perftest[1] + "\n"; err != nil || string(out) != want {
 		t.Errorf("got %q (%v), want %q", out, err, want)
 	}
 }

@@ -134,7 +134,7 @@ func TestFoldersInContainersAreThoseThatTheCommandsUse(t *testing.T) {
 		t.Errorf("what is mounted (-want +got)\n%s", diff)
 	}
 	for _, command := range []string{"install", "uninstall"} {
-		if from, in := flag(command, "--from"), path.Dir(copied(t)["bin/roce"]); from != in {
+		if from, in := flag(command, "--from"), path.Dir(copied(t, "Dockerfile")["bin/roce"]); from != in {
 			t.Errorf("%s looks for the plugins in %s, and the image has them in %s", command, from, in)
 		}
 	}

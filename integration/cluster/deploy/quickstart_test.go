@@ -32,15 +32,21 @@ func TestTheQuickStartCanBePasted(t *testing.T) {
 		}
 	}
 	makefile := string(content(t, root+"/Makefile"))
-	for _, m := range regexp.MustCompile(`(?m)^make (\w+)$`).FindAllStringSubmatch(text, -1) {
-		if !strings.Contains(makefile, "\n"+m[1]+": ") {
-			t.Errorf("the Makefile has no target %s", m[1])
+	targets := strings.Fields(regexp.MustCompile(`(?m)^make (.+)$`).FindStringSubmatch(text)[1])
+	for _, target := range targets {
+		if !strings.Contains(makefile, "\n"+target+": ") {
+			t.Errorf("the Makefile has no target %s", target)
 		}
+	}
+	if !slices.Contains(targets, "push-tools") {
+		t.Errorf("%q does not push the image of the test pods", targets)
 	}
 	image := regexp.MustCompile(`s\|([^|]+)\|\$IMAGE\|`).FindStringSubmatch(text)
 	for name, pod := range userPods(t) {
-		if len(image) == 0 || pod.Spec.InitContainers[0].Image != image[1] {
-			t.Errorf("%s has the image %s, and the quick start replaces %q", name, pod.Spec.InitContainers[0].Image, image)
+		for _, c := range append(pod.Spec.InitContainers, pod.Spec.Containers...) {
+			if strings.Contains(c.Image, "roce-cni") && (len(image) == 0 || strings.TrimSuffix(c.Image, "-tools") != image[1]) {
+				t.Errorf("%s has the image %s, and the quick start replaces %q", name, c.Image, image)
+			}
 		}
 	}
 	if !strings.Contains(makefile, "EXAMPLE_IMAGE := "+image[1]+"\n") {

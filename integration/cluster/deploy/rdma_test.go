@@ -119,8 +119,8 @@ func userPods(t *testing.T) map[string]core.PodTemplateSpec {
 	return out
 }
 
-// TestPodsThatUseRDMAHaveWhatTheyNeed looks for the network, the resource, IPC_LOCK,
-// /dev/shm, and roce-env from the image.
+// TestPodsThatUseRDMAHaveWhatTheyNeed looks for the network, the resource, IPC_LOCK, and either
+// the image for tests, or /dev/shm and roce-env from our image.
 func TestPodsThatUseRDMAHaveWhatTheyNeed(t *testing.T) {
 	t.Parallel()
 	net := of[network](objects(t, samples+"/network.yaml"))[0]
@@ -129,22 +129,28 @@ func TestPodsThatUseRDMAHaveWhatTheyNeed(t *testing.T) {
 	strictYAML(t, dir+"/kustomization.yaml", &main)
 	image := main.Images[0].NewName + ":" + main.Images[0].NewTag
 	pods := userPods(t)
-	if len(pods) != 5 {
-		t.Errorf("%d pods, want 5", len(pods))
+	if len(pods) != 6 {
+		t.Errorf("%d pods, want 6", len(pods))
 	}
 	for name, pod := range pods {
-		install, program := pod.Spec.InitContainers[0], pod.Spec.Containers[0]
-		script := strings.Join(program.Args, "\n")
-		for what, ok := range map[string]bool{
-			"the network":       pod.Annotations["k8s.v1.cni.cncf.io/networks"] == net.Name,
-			"the resource":      program.Resources.Limits.Name(resource, "") != nil && program.Resources.Limits.Name(resource, "").Value() == 1,
-			"no memory limit":   program.Resources.Limits.Memory().IsZero(),
-			"IPC_LOCK":          program.SecurityContext != nil && slices.Contains(program.SecurityContext.Capabilities.Add, core.Capability("IPC_LOCK")),
-			"/dev/shm":          slices.ContainsFunc(program.VolumeMounts, func(m core.VolumeMount) bool { return m.MountPath == "/dev/shm" }),
-			"our image":         install.Image == image,
-			"roce-env":          slices.Equal(install.Args, []string{"install", "--from", "/pod", "--to", "/roce"}) && strings.Contains(script, "/roce/roce-env"),
-			"a check of errors": strings.Contains(script, `eval "$(/roce/roce-env)" || exit`) || strings.Contains(script, "/roce/roce-env >/tmp/env || {"),
-		} {
+		program := pod.Spec.Containers[0]
+		needs := map[string]bool{
+			"the network":     pod.Annotations["k8s.v1.cni.cncf.io/networks"] == net.Name,
+			"the resource":    program.Resources.Limits.Name(resource, "") != nil && program.Resources.Limits.Name(resource, "").Value() == 1,
+			"no memory limit": program.Resources.Limits.Memory().IsZero(),
+			"IPC_LOCK":        program.SecurityContext != nil && slices.Contains(program.SecurityContext.Capabilities.Add, core.Capability("IPC_LOCK")),
+		}
+		script := strings.Join(slices.Concat(program.Command, program.Args), "\n")
+		if strings.HasPrefix(name, "perftest") {
+			needs["perftest-rails of the image for tests"] = program.Image == image+"-tools" && strings.Contains(script, "perftest-rails")
+		} else {
+			needs["/dev/shm"] = slices.ContainsFunc(program.VolumeMounts, func(m core.VolumeMount) bool { return m.MountPath == "/dev/shm" })
+			install := pod.Spec.InitContainers[0]
+			needs["our image"] = install.Image == image
+			needs["roce-env"] = slices.Equal(install.Args, []string{"install", "--from", "/pod", "--to", "/roce"})
+			needs["a check of errors"] = strings.Contains(script, `eval "$(/roce/roce-env)" || exit`)
+		}
+		for what, ok := range needs {
 			if !ok {
 				t.Errorf("%s lacks %s", name, what)
 			}

@@ -7,6 +7,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 
@@ -22,72 +23,87 @@ export NCCL_IB_HCA==mlx5_0:1,mlx5_1:1
 # net2: ib_write_bw -d mlx5_1 -i 1 -x 5
 `
 
-// runScript runs the script of a pod with programs that only note how they are
-// called, and returns the calls of ib_write_bw and whether the script succeeded.
-func runScript(t *testing.T, pod, env string) (calls []string, ok bool) {
+// measured is what ib_write_bw prints at the end, with -n 100 and --report_gbits.
+const measured = ` #bytes     #iterations    BW peak[Gb/sec]    BW average[Gb/sec]   MsgRate[Mpps]
+ 65536      100              0.00               %s              0.001
+`
+
+// perftestRails runs the script of the test image with programs that only note how they are
+// called. It returns the calls of ib_write_bw, what the script prints, and whether it succeeded.
+// mlx5_0 has the bandwidth 100.5, and mlx5_1 200.25.
+func perftestRails(t *testing.T, env string, args ...string) (calls []string, out string, ok bool) {
 	t.Helper()
 	dir := t.TempDir()
 	log := filepath.Join(dir, "log")
 	for name, script := range map[string]string{
-		"apt-get":     "exit 0",
-		"ib_write_bw": `echo "$@" >>` + log,
-		"roce-env":    "cat <<'END'\n" + env + "END\n" + `case "$(tail -n 1 ` + dir + `/env)" in false*) exit 1;; esac`,
+		"sleep": "",
+		"ib_write_bw": `echo "$@" >>` + log + "\ncase $2 in mlx5_0) bw=100.50;; *) bw=200.25;; esac\n" +
+			`printf '` + strings.ReplaceAll(measured, "%s", "'$bw'") + `'`,
+		"roce-env": "cat <<'END'\n" + env + "END\ncase '" + env + "' in *false*) exit 1;; esac",
 	} {
 		must(t, name, os.WriteFile(filepath.Join(dir, name), []byte("#!/bin/sh\n"+script+"\n"), 0o700))
 	}
-	program := userPods(t)[pod].Spec.Containers[0]
-	script := strings.NewReplacer("/roce/roce-env", filepath.Join(dir, "roce-env"), "/tmp/env", dir+"/env", "/tmp/rails", dir+"/rails").
-		Replace(program.Args[0])
-	cmd := exec.CommandContext(t.Context(), program.Command[0], append(program.Command[1:], script)...)
-	cmd.Env = []string{"PATH=" + dir + ":" + os.Getenv("PATH")}
-	out, err := cmd.CombinedOutput()
-	t.Logf("%s", out)
-	text, readErr := os.ReadFile(log)
-	if readErr == nil {
-		calls = strings.Split(strings.TrimSpace(string(text)), "\n")
+	cmd := exec.CommandContext(t.Context(), rdma+"/perftest-rails", args...)
+	cmd.Env = []string{"PATH=" + dir + ":" + os.Getenv("PATH"), "TMPDIR=" + dir}
+	text, err := cmd.CombinedOutput()
+	t.Logf("%s", text)
+	if noted, err := os.ReadFile(log); err == nil {
+		calls = strings.Split(strings.TrimSpace(string(noted)), "\n")
 	}
-	return calls, err == nil
+	return calls, string(text), err == nil
 }
 
-// TestPerftestRunsOnEachRail runs the scripts of both pods.
-func TestPerftestRunsOnEachRail(t *testing.T) {
+// TestPerftestMeasuresEachRailAloneAndAllAtOnce runs the script as client and as server.
+func TestPerftestMeasuresEachRailAloneAndAllAtOnce(t *testing.T) {
 	t.Parallel()
-	client := []string{
-		"-d mlx5_0 -i 1 -x 3 -p 18515 -F --report_gbits perftest",
-		"-d mlx5_1 -i 1 -x 5 -p 18516 -F --report_gbits perftest",
+	rails := []string{
+		"-d mlx5_0 -i 1 -x 3 -p 18515 -F --report_gbits -D 10",
+		"-d mlx5_1 -i 1 -x 5 -p 18516 -F --report_gbits -D 10",
 	}
-	calls, ok := runScript(t, "perftest-client", printed)
-	if diff := cmp.Diff(client, calls); diff != "" || !ok {
+	calls, out, ok := perftestRails(t, printed, "perftest")
+	if len(calls) == 4 {
+		slices.Sort(calls[2:]) // they run at the same time
+	}
+	if diff := cmp.Diff([]string{rails[0] + " perftest", rails[1] + " perftest", rails[0] + " perftest", rails[1] + " perftest"}, calls); diff != "" || !ok {
 		t.Errorf("client: succeeded %v (-want +got)\n%s", ok, diff)
 	}
-	calls, ok = runScript(t, "perftest-server", printed)
-	if len(calls) != 2 || !ok { // they run at the same time, in any order
-		t.Errorf("server: succeeded %v, %q", ok, calls)
+	const want = `
+rail     device        alone  all at once
+net1     mlx5_0       100.50       100.50
+net2     mlx5_1       200.25       200.25
+sum                   300.75       300.75 Gb/s
+`
+	if !strings.HasSuffix(out, want) {
+		t.Errorf("the client ends with other lines than%s", want)
 	}
-	for _, call := range client {
-		if want := strings.TrimSuffix(call, " perftest"); !strings.Contains(strings.Join(calls, "\n")+"\n", want+"\n") {
-			t.Errorf("server: %q lacks %q", calls, want)
-		}
+	calls, _, ok = perftestRails(t, printed)
+	slices.Sort(calls) // in any order
+	if diff := cmp.Diff([]string{rails[0], rails[0], rails[1], rails[1]}, calls); diff != "" || !ok {
+		t.Errorf("server: succeeded %v (-want +got)\n%s", ok, diff)
 	}
 }
 
-// TestPerftestStopsWithoutTheResource gives the scripts what roce-env prints in a pod
-// that lacks something.
+// TestPerftestStopsWithoutTheResource gives the script what roce-env prints in a pod that
+// lacks something.
 func TestPerftestStopsWithoutTheResource(t *testing.T) {
 	t.Parallel()
-	for _, pod := range []string{"perftest-client", "perftest-server"} {
-		if calls, ok := runScript(t, pod, printed+"false # see the error\n"); ok || len(calls) > 0 {
-			t.Errorf("%s: succeeded %v, and ran %q", pod, ok, calls)
+	for _, args := range [][]string{nil, {"perftest"}} {
+		if calls, _, ok := perftestRails(t, printed+"false # see the error\n", args...); ok || len(calls) > 0 {
+			t.Errorf("%q: succeeded %v, and ran %q", args, ok, calls)
 		}
 	}
 }
 
-// TestScriptsHaveNoSyntaxErrors asks the shell of each pod.
+// TestScriptsHaveNoSyntaxErrors asks the shell of each pod that has one.
 func TestScriptsHaveNoSyntaxErrors(t *testing.T) {
 	t.Parallel()
 	for name, pod := range userPods(t) {
 		program := pod.Spec.Containers[0]
-		if out, err := exec.CommandContext(t.Context(), program.Command[0], "-n", "-c", program.Args[0]).CombinedOutput(); err != nil {
+		if !slices.Contains([]string{"sh", "bash"}, program.Command[0]) {
+			continue
+		}
+		script := append(slices.Clone(program.Command[2:]), program.Args...)
+		if out, err := exec.CommandContext(t.Context(), program.Command[0], "-n", "-c", script[0]).CombinedOutput(); err != nil {
 			t.Errorf("%s: %v\n%s", name, err, out)
 		}
 	}

@@ -6,7 +6,7 @@
 # other registries, of programs of this machine and of the folder BIN, and pushes them.
 #
 #   registry.k8s.io/pause           sleeps, for the sandboxes of pods
-#   docker.io/library/debian:12-slim  has perftest already: there is no internet
+#   docker.io/library/debian:12-slim  the base of make image-tools, with perftest already: there is no internet
 #   ghcr.io/…/k8s-rdma-shared-dev-plugin  the real program, behind deviceplugin.sh
 set -euo pipefail
 registry=$1 bin=$2
@@ -31,7 +31,7 @@ image() {
 shell pause sleep
 image pause pause:road '["/bin/sleep", "1000000"]'
 
-shell debian cat sed sleep env
+shell debian cat sed awk mktemp rm sleep env
 printf '#!/bin/sh\nexit 0\n' >"$work/debian/bin/apt-get"
 chmod 755 "$work/debian/bin/apt-get"
 mkdir -p "$work/debian/etc/libibverbs.d"
@@ -42,9 +42,9 @@ for file in /usr/bin/ib_write_bw "$rxe" $(ldd /usr/bin/ib_write_bw "$rxe" | sed 
 	mkdir -p "$work/debian/$(dirname "$file")"
 	cp -L "$file" "$work/debian/$file"
 done
-# 100 writes in place of 5,000: an emulated processor loses packets of a long stream.
+# 100 writes in place of ten seconds: an emulated processor loses packets of a long stream.
 mv "$work/debian/usr/bin/ib_write_bw" "$work/debian/usr/bin/ib_write_bw.real"
-printf '#!/bin/sh\nexec /usr/bin/ib_write_bw.real -n 100 "$@"\n' >"$work/debian/usr/bin/ib_write_bw"
+printf '#!/bin/sh\nexec /usr/bin/ib_write_bw.real $(echo "$@" | sed "s/-D 10/-n 100/")\n' >"$work/debian/usr/bin/ib_write_bw"
 chmod 755 "$work/debian/usr/bin/ib_write_bw"
 image debian library/debian:12-slim '[]'
 

@@ -32,7 +32,7 @@ func reports(count int) []fleet.Node {
 }
 
 func routed() Choice {
-	return Choice{Name: "rails", Image: "docker.io/mellanox/rping-test", Subnet: "172.{rail+16}.0.0/16", Gateway: "172.{rail+16}.0.1"}
+	return Choice{Name: "rails", Image: "registry.example.org/roce-cni:devel-tools", Subnet: "172.{rail+16}.0.0/16", Gateway: "172.{rail+16}.0.1"}
 }
 
 // storage is a NIC of another type.

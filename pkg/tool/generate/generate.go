@@ -411,7 +411,7 @@ func devicePlugin(pods int, selectors ordered, choice Choice, comments []string)
 // testPods returns a DaemonSet with what a pod needs for RDMA.
 func testPods(choice Choice) Document {
 	d := Document{}
-	d.note("A test pod on each node with the resource: the network, the device files, and the right to lock memory. Delete it after the test.")
+	d.note("A test pod on each node with the resource: the network, the device files, and the right to lock memory. Delete it after the test. The image is that of make push-tools: --image has its name.")
 	labels := map[string]any{"app": choice.Name + "-test"}
 	meta := map[string]any{"name": choice.Name + "-test"}
 	if choice.Namespace != "" {

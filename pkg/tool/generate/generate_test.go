@@ -184,7 +184,7 @@ func TestABondIsSelectedByName(t *testing.T) {
 
 func TestObjectsOfANode(t *testing.T) {
 	t.Parallel()
-	choice := Choice{Name: "rails", Image: "docker.io/mellanox/rping-test"}
+	choice := Choice{Name: "rails", Image: "registry.example.org/roce-cni:devel-tools"}
 	docs, err := Node(server("172.16.11.5/24", "172.16.12.5/24"), choice)
 	if err != nil {
 		t.Fatal(err)
