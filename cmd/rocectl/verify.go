@@ -171,17 +171,16 @@ func (f *verifyFlags) pod(cmd *cobra.Command, do func(verify.Pod) error) error {
 // self is the pod of the caller among the members.
 type self struct {
 	verify.Pod
-	ctx   context.Context //nolint:containedctx // it is that of one command
-	rails []verify.Rail
-	key   verify.Key
+	ctx context.Context //nolint:containedctx // it is that of one command
+	key verify.Key
 }
 
 // Local implements verify.Member.
-func (s self) Local() ([]report.Answer, error) { return s.Pod.Local(s.ctx, s.rails), nil }
+func (s self) Local() ([]report.Answer, error) { return s.Pod.Local(s.ctx) }
 
 // Test implements verify.Member.
 func (s self) Test(address string, tests verify.Tests) ([]report.Answer, error) {
-	return s.Pod.Test(s.ctx, s.rails, address, s.key, tests)
+	return s.Pod.Test(s.ctx, address, s.key, tests)
 }
 
 // listed replaces "-" by the words of the standard input. caller is the rest of that, if a
@@ -269,13 +268,13 @@ func (f *verifyFlags) test(cmd *cobra.Command, p verify.Pod, peers []string) (ve
 			return none, err
 		}
 	}
-	rails, err := p.Rails(cmd.Context())
+	_, err := p.Rails(cmd.Context())
 	if err != nil && (!f.all || cnierr.CodeOf(err) != cnierr.BadConfig) {
 		return none, err
 	}
 	var seats []verify.Seat
 	if err == nil {
-		seats = append(seats, verify.Seat{Member: self{p, cmd.Context(), rails, key}, Name: p.Name})
+		seats = append(seats, verify.Seat{Member: self{p, cmd.Context(), key}, Name: p.Name})
 	}
 	guests := make([]verify.Guest, len(peers))
 	for i, given := range peers {

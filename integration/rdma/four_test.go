@@ -26,7 +26,7 @@ type four struct {
 	others []*peer
 	job    *pod
 	at     attachment
-	stop   func() // of rocectl verify serve
+	serves bool
 }
 
 func gpu(i int) string { return fmt.Sprintf("gpu-0%d", i+1) }
@@ -39,7 +39,7 @@ const leader = 1
 func newFour(t *testing.T) *four {
 	t.Helper()
 	t.Setenv(verify.TokenVariable, "the token of a test")
-	f := &four{node: newNode(t, "shared"), stop: func() {}}
+	f := &four{node: newNode(t, "shared")}
 	var err error
 	if f.self, err = strconv.Atoi(os.Getenv("VM_NODE")); err != nil {
 		t.Fatal(err)
@@ -48,7 +48,6 @@ func newFour(t *testing.T) *four {
 	for i := range 2 {
 		emulate(t, fmt.Sprintf("r%d", i))
 	}
-	t.Cleanup(func() { f.stop() })
 	f.job = f.pod()
 	shell(t, fmt.Sprintf(`ip link add link r2 name eth0 netns %[1]s type macvlan mode bridge
 		ip -n %[1]s addr add %[2]s/24 dev eth0
@@ -83,7 +82,7 @@ func (f *four) network(links ...string) network {
 	}}})
 }
 
-// add attaches the pod, and lets its server see that.
+// add attaches the pod, and starts its server.
 func (f *four) add(c network) [][]string {
 	f.t.Helper()
 	f.at = f.attach(c, f.job)
@@ -111,18 +110,18 @@ func (f *four) join(addrs [][]string) (forget func()) {
 	return func() { shell(f.t, script) }
 }
 
-// serve starts the server of the pod, again if it runs: it has the rails of its start.
+// serve starts the server of the pod, if it does not run: it looks at the rails at each call.
 func (f *four) serve() {
 	f.t.Helper()
-	if f.self == leader {
+	if f.self == leader || f.serves {
 		return
 	}
-	f.stop()
+	f.serves = true
 	cmd := exec.Command(f.program(), "verify", "serve", "--netns", f.job.Name, "--name", gpu(f.self), "--listen", control(f.self)+":9483")
 	if lines := start(f.t, cmd); !lines.Scan() {
 		f.t.Fatal("rocectl verify serve says nothing")
 	}
-	f.stop = func() { _, _ = cmd.Process.Kill(), cmd.Wait() } // with the status of a killed program
+	f.t.Cleanup(func() { _, _ = cmd.Process.Kill(), cmd.Wait() }) // with the status of a killed program
 }
 
 func (f *four) program() string { return filepath.Join(*programs, "rocectl") }
@@ -281,14 +280,10 @@ func TestFourNodesSharedVerifyNamesEachFault(t *testing.T) {
 
 	f.find(fault{
 		name: "wrong MTU", of: third,
-		spoil: func() {
-			run(t, "ip", "link", "set", "r0", "mtu", "1500")
-			f.serve()
-		},
+		spoil: func() { run(t, "ip", "link", "set", "r0", "mtu", "1500") },
 		heal: func() {
 			run(t, "ip", "link", "set", "r0", "mtu", "9000")
 			run(t, "ip", "-n", f.job.Name, "link", "set", "net1", "mtu", "9000")
-			f.serve()
 		},
 		want: []string{"rail 0 of gpu-03: mtu fails with all 3 other pods: MTU "},
 	})

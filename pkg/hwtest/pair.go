@@ -53,11 +53,7 @@ func (b Bench) reach(ctx context.Context, of string, first, second *pod) []repor
 	defer wg.Wait()
 	defer l.Close() //nolint:errcheck // Serve may have closed it
 	defer cancel()
-	rails, err := members[0].Rails(ctx)
-	var answers []report.Answer
-	if err == nil {
-		answers, err = members[0].Test(ctx, rails, l.Addr().String(), key, verify.Tests{})
-	}
+	answers, err := members[0].Test(ctx, l.Addr().String(), key, verify.Tests{})
 	if err != nil {
 		return []report.Finding{cannotTell(of, err.Error(), "two pods with addresses")}
 	}
@@ -268,11 +264,7 @@ func (b Bench) With(ctx context.Context, address string, key verify.Key) error {
 	}
 	defer k.Close()
 	self := b.member(k)
-	rails, err := self.Rails(ctx)
-	var answers []report.Answer
-	if err == nil {
-		answers, err = self.Test(ctx, rails, address, key, verify.Tests{})
-	}
+	answers, err := self.Test(ctx, address, key, verify.Tests{})
 	if err != nil {
 		b.say("peer-reach", cannotTell(address, err.Error(), "roce-hwtest serve on the other node, with the same $"+verify.TokenVariable))
 	}

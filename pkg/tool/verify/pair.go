@@ -26,8 +26,12 @@ import (
 
 // Test tests each rail with the same rail of the pod at an address, and with Tests.Cross
 // also with its other rails, where the rail has a route to them. No rail of either pod is
-// in two tests at the same time.
-func (p Pod) Test(ctx context.Context, rails []Rail, address string, key Key, tests Tests) ([]report.Answer, error) {
+// in two tests at the same time. Errors: those of Rails and of Dial.
+func (p Pod) Test(ctx context.Context, address string, key Key, tests Tests) ([]report.Answer, error) {
+	rails, err := p.Rails(ctx)
+	if err != nil {
+		return nil, err
+	}
 	peer, err := p.Dial(ctx, address, key, tests.Peer)
 	if err != nil {
 		return nil, fmt.Errorf("connect to %s: %w", address, err)
@@ -102,6 +106,9 @@ func (p Pod) test(ctx context.Context, rails []Rail, peer *Peer, i, j int, rdma 
 	}
 	defer c.conn.Close() //nolint:errcheck // nothing more is sent
 	if !echoed(c.conn, peer.nonce, c.target(), smallest, attempts) {
+		if c.r.MTU != c.to.MTU {
+			return []report.Answer{c.mtu()} // a cause in a pod comes before switches and cables
+		}
 		return []report.Answer{c.lost(ctx)}
 	}
 	reach := answer(Reach, c.of(), report.Finding{Verdict: report.OK, Found: fmt.Sprintf("%s answers", c.to.Addr)})
@@ -191,7 +198,7 @@ func (c couple) arrived(size int) bool {
 		return false
 	}
 	for _, a := range r.Received {
-		if a.Rail == c.to.Number && a.Size == size {
+		if a.UDP == c.to.UDP && a.Size == size {
 			return true
 		}
 	}

@@ -6,6 +6,7 @@ package verify
 import (
 	"bytes"
 	"context"
+	"errors"
 	"fmt"
 	"net"
 	"net/netip"
@@ -249,25 +250,23 @@ func pause(ctx context.Context) bool {
 }
 
 // launchOf starts the server program that a caller wants.
-func (c *caller) launchOf(ctx context.Context, q launching, rails []Rail) reply {
-	if q.Rail < 0 || q.Rail >= len(rails) {
-		return reply{Error: "there is no such rail"}
+func (c *caller) launchOf(ctx context.Context, q launching, rails []Rail) (reply, error) {
+	r, err := numbered(rails, q.Rail)
+	if err != nil {
+		return reply{}, err
 	}
 	for _, of := range programs() {
 		if of.check != q.Check {
 			continue
 		}
-		run, tcp, missing, err := c.pod.launch(ctx, rails[q.Rail], of)
-		switch {
-		case err != nil:
-			return reply{Error: err.Error()}
-		case missing != "":
-			return reply{Missing: missing}
+		run, tcp, missing, err := c.pod.launch(ctx, r, of)
+		if err != nil || missing != "" {
+			return reply{Missing: missing}, err
 		}
 		c.programs = append(c.programs, run)
-		return reply{Port: tcp, Launched: len(c.programs)}
+		return reply{Port: tcp, Launched: len(c.programs)}, nil
 	}
-	return reply{Error: "there is no test " + q.Check}
+	return reply{}, errors.New("there is no test " + q.Check)
 }
 
 // endedOf says what a program has said.

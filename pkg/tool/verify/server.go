@@ -85,11 +85,11 @@ type reply struct {
 	Said     string `json:"said,omitempty"`
 }
 
-// arrival counts packets of one size at a rail.
+// arrival counts packets of one size at the port of a rail.
 type arrival struct {
-	Rail  int `json:"rail"`
-	Size  int `json:"size"` // with headers
-	Count int `json:"count"`
+	UDP   uint16 `json:"udp"`
+	Size  int    `json:"size"` // with headers
+	Count int    `json:"count"`
 }
 
 // Server lets other pods test the rails of a pod.
@@ -98,8 +98,15 @@ type Server struct {
 	// Key is what callers must have.
 	Key Key
 
-	mu   sync.Mutex
-	seen map[nonce]map[arrival]int // by arrival without count; a nonce lives as long as its connection
+	mu    sync.Mutex
+	seen  map[nonce]map[arrival]int // by arrival without count; a nonce lives as long as its connection
+	echoes map[socket]*net.UDPConn
+}
+
+// socket is what an echo is bound to.
+type socket struct {
+	index int32
+	addr  netip.Addr
 }
 
 // Limits of time. Each is longer than those that a peer of the same pod waits for: a pod that
@@ -115,21 +122,12 @@ const (
 
 // Serve answers callers until ctx ends. Errors: those of Pod.Rails and of the sockets.
 func (s *Server) Serve(ctx context.Context, l net.Listener) error {
-	rails, err := s.Rails(ctx)
-	if err != nil {
-		return err
-	}
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
-	s.seen = map[nonce]map[arrival]int{}
-	for i := range rails {
-		c, err := s.socket(ctx, rails[i])
-		if err != nil {
-			return err
-		}
-		rails[i].UDP = netip.MustParseAddrPort(c.LocalAddr().String()).Port()
-		context.AfterFunc(ctx, func() { _ = c.Close() })
-		go s.echo(c, rails[i])
+	s.seen, s.echoes = map[nonce]map[arrival]int{}, map[socket]*net.UDPConn{}
+	context.AfterFunc(ctx, s.endEchoes)
+	if _, err := s.rails(ctx); err != nil {
+		return err
 	}
 	context.AfterFunc(ctx, func() { _ = l.Close() })
 	for {
@@ -140,13 +138,50 @@ func (s *Server) Serve(ctx context.Context, l net.Listener) error {
 		if err != nil {
 			return err
 		}
-		go s.talk(ctx, conn, rails)
+		go s.talk(ctx, conn)
 	}
 }
 
+// rails looks at the rails of the pod, which may have changed since the last call, and starts the
+// echo of those that have none.
+func (s *Server) rails(ctx context.Context) ([]Rail, error) {
+	rails, err := s.Rails(ctx)
+	if err != nil {
+		return nil, err
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for i := range rails {
+		at := socket{rails[i].index, rails[i].Addr}
+		if s.echoes[at] == nil {
+			if ctx.Err() != nil {
+				return nil, ctx.Err() // endEchoes does not wait for it
+			}
+			c, err := s.socket(ctx, rails[i])
+			if err != nil {
+				return nil, err
+			}
+			s.echoes[at] = c
+			go s.echo(c)
+		}
+		rails[i].UDP = port(s.echoes[at])
+	}
+	return rails, nil
+}
+
+func (s *Server) endEchoes() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, c := range s.echoes {
+		_ = c.Close()
+	}
+}
+
+func port(c *net.UDPConn) uint16 { return netip.MustParseAddrPort(c.LocalAddr().String()).Port() }
+
 // echo sends back each packet with a known nonce.
-func (s *Server) echo(c *net.UDPConn, r Rail) {
-	buf := make([]byte, largest)
+func (s *Server) echo(c *net.UDPConn) {
+	buf, own := make([]byte, largest), netip.MustParseAddrPort(c.LocalAddr().String())
 	for {
 		length, from, err := c.ReadFromUDPAddrPort(buf)
 		if errors.Is(err, net.ErrClosed) {
@@ -157,7 +192,7 @@ func (s *Server) echo(c *net.UDPConn, r Rail) {
 			continue
 		}
 		copy(n[:], buf)
-		if s.count(n, arrival{Rail: r.Number, Size: length + headers(r.Addr)}) {
+		if s.count(n, arrival{UDP: own.Port(), Size: length + headers(own.Addr())}) {
 			_, _ = c.WriteToUDPAddrPort(buf[:length], from) // what does not leave is lost, as on the wire
 		}
 	}
@@ -192,7 +227,7 @@ type caller struct {
 }
 
 // talk answers the requests of one caller. What it has started ends with the connection.
-func (s *Server) talk(ctx context.Context, conn net.Conn, rails []Rail) {
+func (s *Server) talk(ctx context.Context, conn net.Conn) {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	context.AfterFunc(ctx, func() { _ = conn.Close() })
@@ -213,7 +248,7 @@ func (s *Server) talk(ctx context.Context, conn net.Conn, rails []Rail) {
 			err = conn.SetDeadline(time.Time{})
 		}
 		if err == nil {
-			err = w.write(s.answer(ctx, q, c, rails))
+			err = w.write(s.answer(ctx, q, c))
 		}
 		if err == nil {
 			err = conn.SetReadDeadline(time.Now().Add(idle))
@@ -233,39 +268,53 @@ func (s *Server) forget(n nonce) {
 	delete(s.seen, n)
 }
 
-func (s *Server) answer(ctx context.Context, q request, c *caller, rails []Rail) reply {
+func (s *Server) answer(ctx context.Context, q request, c *caller) reply {
 	pod := s.Pod
 	pod.Name = cmp.Or(q.Self, s.Name)
+	var out reply
+	var err error
 	switch {
 	case q.Received:
-		return reply{Received: s.received(c.nonce)}
-	case q.Throw != nil:
-		return s.thrown(*q.Throw, c.nonce, rails)
-	case q.Launch != nil:
-		return c.launchOf(ctx, *q.Launch, rails)
+		out.Received = s.received(c.nonce)
 	case q.Ended != 0:
 		return c.endedOf(q.Ended)
 	case q.Local:
-		return reply{Answers: pod.Local(ctx, rails)}
+		out.Answers, err = pod.Local(ctx)
 	case q.Test != "":
-		answers, err := pod.Test(ctx, rails, q.Test, s.Key, q.Tests)
-		if err != nil {
-			return reply{Error: err.Error()}
-		}
-		return reply{Answers: answers}
+		out.Answers, err = pod.Test(ctx, q.Test, s.Key, q.Tests)
+	default:
+		out, err = s.ofRails(ctx, q, c)
 	}
-	return reply{Name: s.Name, Nonce: c.nonce, Rails: rails}
-}
-
-func (s *Server) thrown(q throwing, n nonce, rails []Rail) reply {
-	if q.Rail < 0 || q.Rail >= len(rails) {
-		return reply{Error: "there is no such rail"}
-	}
-	r := rails[q.Rail]
-	if err := s.throw(r, r.UDP, q.To, n); err != nil {
+	if err != nil {
 		return reply{Error: err.Error()}
 	}
-	return reply{}
+	return out
+}
+
+// ofRails answers what needs the rails of the pod.
+func (s *Server) ofRails(ctx context.Context, q request, c *caller) (reply, error) {
+	rails, err := s.rails(ctx)
+	switch {
+	case err != nil:
+		return reply{}, err
+	case q.Throw != nil:
+		r, err := numbered(rails, q.Throw.Rail)
+		if err != nil {
+			return reply{}, err
+		}
+		return reply{}, s.throw(r, r.UDP, q.Throw.To, c.nonce)
+	case q.Launch != nil:
+		return c.launchOf(ctx, *q.Launch, rails)
+	}
+	return reply{Name: s.Name, Nonce: c.nonce, Rails: rails}, nil
+}
+
+// numbered returns the rail that a caller names.
+func numbered(rails []Rail, n int) (Rail, error) {
+	if n < 0 || n >= len(rails) {
+		return Rail{}, errors.New("there is no such rail")
+	}
+	return rails[n], nil
 }
 
 // Peer is a connection to the server of another pod. It is safe for concurrent use.

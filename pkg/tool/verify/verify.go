@@ -69,8 +69,9 @@ type Rail struct {
 	UDP uint16 `json:"udp,omitempty"`
 
 	index int32
-	table uint32
+	table uint32 // 0: none but the main table
 	up    bool
+	ruled bool // a rule sends its packets to the table
 	fails bool // it has the rule that makes traffic fail visibly
 }
 
@@ -123,7 +124,7 @@ func (p Pod) Rails(ctx context.Context) ([]Rail, error) {
 }
 
 // rails finds the interfaces with the mark of roce, and those with an address that
-// has a rule of roce. Numbers are positions in the order of the names.
+// has a rule or a table of roce. Numbers are positions in the order of the names.
 func (v view) rails() []Rail {
 	var out []Rail
 	for _, l := range v.links {
@@ -132,13 +133,12 @@ func (v view) rails() []Rail {
 			if a.Index != l.Index || a.Prefix.Addr().IsLinkLocalUnicast() || a.Prefix.Addr().IsLoopback() {
 				continue
 			}
-			table, fails := v.rule(a.Prefix.Addr())
-			if !marked && table == 0 {
-				continue
-			}
 			r := Rail{
 				Link: conf.LinkName(l.Name), MTU: l.MTU, Addr: a.Prefix.Addr(), Subnet: a.Prefix.Masked(),
-				index: l.Index, table: table, fails: fails, up: l.Flags&unix.IFF_LOWER_UP != 0 && l.Flags&unix.IFF_UP != 0,
+				index: l.Index, up: l.Flags&unix.IFF_LOWER_UP != 0 && l.Flags&unix.IFF_UP != 0,
+			}
+			if v.policy(&r); !marked && r.table == 0 && !r.fails {
+				continue
 			}
 			copy(r.MAC[:], l.Address)
 			r.Gateway, r.Reaches = v.reaches(r)
@@ -153,20 +153,23 @@ func (v view) rails() []Rail {
 	return out
 }
 
-// rule returns the table for packets from an address, 0 if no rule of roce has it, and
-// whether a second rule makes them fail where the table has no route.
-func (v view) rule(addr netip.Addr) (table uint32, fails bool) {
-	for _, r := range v.rules {
-		if r.Protocol != plan.Protocol || r.From.Addr() != addr {
-			continue
-		}
-		if r.Action == unix.FR_ACT_TO_TBL {
-			table = r.Table
-		} else {
-			fails = true
+// policy finds the rules of roce for the address of a rail, and its table. If the rule that names
+// the table is lost, it is the one with routes of roce through the rail.
+func (v view) policy(r *Rail) {
+	for _, rule := range v.rules {
+		switch {
+		case rule.Protocol != plan.Protocol || rule.From.Addr() != r.Addr:
+		case rule.Action == unix.FR_ACT_TO_TBL:
+			r.table, r.ruled = rule.Table, true
+		default:
+			r.fails = true
 		}
 	}
-	return table, fails
+	for _, route := range v.routes {
+		if r.table == 0 && route.Protocol == plan.Protocol && route.Table != unix.RT_TABLE_MAIN && route.Index == r.index && route.Dst.Addr().Is4() == r.Addr.Is4() {
+			r.table = route.Table
+		}
+	}
 }
 
 // reaches returns the gateway of a rail, and the destinations of its routes: those in
@@ -207,24 +210,28 @@ const (
 )
 
 // Local tests each rail of the pod alone: rule and table, gateway, and whether another
-// host uses its address. The tests of all rails run at the same time.
-func (p Pod) Local(ctx context.Context, rails []Rail) []report.Answer {
+// host uses its address. The tests of all rails run at the same time. Errors: those of Rails.
+func (p Pod) Local(ctx context.Context) ([]report.Answer, error) {
+	rails, err := p.Rails(ctx)
+	if err != nil {
+		return nil, err
+	}
 	answers := make([][]report.Answer, len(rails))
 	var wg sync.WaitGroup
 	for i, r := range rails {
 		wg.Go(func() {
-			answers[i] = []report.Answer{p.routing(r), p.gateway(ctx, r), p.duplicate(ctx, r)}
+			answers[i] = []report.Answer{p.routing(r)}
+			if r.up {
+				answers[i] = append(answers[i], p.gateway(ctx, r), p.duplicate(ctx, r))
+			}
 		})
 	}
 	wg.Wait()
-	var out []report.Answer
-	for _, a := range answers {
-		out = append(out, a...)
-	}
+	out := slices.Concat(answers...)
 	if p.Inside != nil {
 		out = append(out, p.Inside(p)...)
 	}
-	return out
+	return out, nil
 }
 
 // Of names a rail of the pod in an answer.
@@ -247,12 +254,16 @@ func (p Pod) routing(r Rail) report.Answer {
 	switch {
 	case !r.up:
 		return problem(Routing, p.Of(r), string(r.Link)+" is down or has no carrier", shell.Command("ip link show %s", r.Link)+"  # then the NIC below it on the node: cable and switch port", why)
-	case r.table != 0 && len(r.Reaches) == 0:
-		return problem(Routing, p.Of(r), fmt.Sprintf("table %d has no route through %s", r.table, r.Link), restore, why)
-	case r.table != 0 && !r.fails:
-		return problem(Routing, p.Of(r), fmt.Sprintf("no rule makes packets from %s fail when table %d is empty", r.Addr, r.table), restore, why)
-	case r.table == 0:
+	case r.table == 0 && !r.fails:
 		return answer(Routing, p.Of(r), report.Finding{Verdict: report.OK, Found: fmt.Sprintf("%s %s uses the main table", r.Link, r.Addr)})
+	case r.table == 0:
+		return problem(Routing, p.Of(r), fmt.Sprintf("no rule sends packets from %s to a table of its own", r.Addr), restore, why)
+	case !r.ruled:
+		return problem(Routing, p.Of(r), fmt.Sprintf("no rule sends packets from %s to table %d", r.Addr, r.table), restore, why)
+	case len(r.Reaches) == 0:
+		return problem(Routing, p.Of(r), fmt.Sprintf("table %d has no route through %s", r.table, r.Link), restore, why)
+	case !r.fails:
+		return problem(Routing, p.Of(r), fmt.Sprintf("no rule makes packets from %s fail when table %d is empty", r.Addr, r.table), restore, why)
 	}
 	return answer(Routing, p.Of(r), report.Finding{Verdict: report.OK, Found: fmt.Sprintf("%s %s has table %d", r.Link, r.Addr, r.table)})
 }

@@ -62,6 +62,41 @@ func TestEachFaultOfAPodIsNamed(t *testing.T) {
 			"second rule", "problem routing: rail 1 of a: no rule makes packets from 172.16.11.1 fail when table 101 is empty",
 			func() { a.IP("rule del priority 32001 from 172.16.11.1") }, func() { a.IP("rule add from 172.16.11.1 unreachable priority 32001 protocol 82") },
 		},
+		{
+			"first rule", "problem routing: rail 1 of a: no rule sends packets from 172.16.11.1 to table 101",
+			func() { a.IP("rule del priority 32000 from 172.16.11.1") }, func() { a.IP("rule add from 172.16.11.1 lookup 101 priority 32000 protocol 82") },
+		},
+		{
+			"both rules", "problem routing: rail 1 of a: no rule sends packets from 172.16.11.1 to table 101",
+			func() {
+				a.IP("rule del priority 32000 from 172.16.11.1")
+				a.IP("rule del priority 32001 from 172.16.11.1")
+			},
+			func() {
+				a.IP("rule add from 172.16.11.1 lookup 101 priority 32000 protocol 82")
+				a.IP("rule add from 172.16.11.1 unreachable priority 32001 protocol 82")
+			},
+		},
+		{
+			"table and its rule", "problem routing: rail 0 of a: no rule sends packets from 172.16.10.1 to a table of its own",
+			func() {
+				a.IP("rule del priority 32000 from 172.16.10.1")
+				a.IP("route flush table 100")
+			},
+			func() {
+				a.IP("route add 172.16.10.0/24 dev net1 table 100 proto 82 src 172.16.10.1")
+				a.IP("route add default via 172.16.10.254 dev net1 table 100 proto 82")
+				a.IP("rule add from 172.16.10.1 lookup 100 priority 32000 protocol 82")
+			},
+		},
+		{
+			"carrier", "problem routing: rail 1 of a: net2 is down or has no carrier",
+			func() { w.wire.IP("link set a1 down") },
+			func() {
+				w.wire.IP("link set a1 up")
+				w.awaitCarriers()
+			},
+		},
 	} {
 		if got := problems(w.local()); got != "" {
 			t.Fatalf("before %s: %s", c.name, got)
@@ -74,6 +109,55 @@ func TestEachFaultOfAPodIsNamed(t *testing.T) {
 	}
 	if got := problems(w.local()); got != "" {
 		t.Errorf("at the end: %s", got)
+	}
+}
+
+// TestAGatewayIsAskedWithoutRules: the rules are one fault of the rail, and its gateway another one.
+func TestAGatewayIsAskedWithoutRules(t *testing.T) {
+	w := newWorld(t, "a")
+	a := w.pods[0].ns
+	a.IP("rule del priority 32000 from 172.16.11.1")
+	a.IP("rule del priority 32001 from 172.16.11.1")
+	w.wire.IP("address del 172.16.11.254/24 dev br1")
+	const want = "problem routing: rail 1 of a: no rule sends packets from 172.16.11.1 to table 101\n" +
+		"problem gateway: rail 1 of a: the gateway 172.16.11.254 does not answer on net2"
+	if got := problems(w.local()); got != want {
+		t.Errorf("got %q, want %q", got, want)
+	}
+}
+
+// TestAServerLooksAtEachCall: after the server has begun, the pod gets another MTU, loses a rule,
+// and gets its interface again.
+func TestAServerLooksAtEachCall(t *testing.T) {
+	w := newWorld(t, "a", "b")
+	w.serve()
+	b := w.pods[1].ns
+	peer, err := w.pods[0].Dial(t.Context(), w.pods[1].address, testKey, "")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer peer.Close()
+	if got := problems(w.test(false)); got != "" {
+		t.Fatalf("before: %s", got)
+	}
+	b.IP("link set net1 mtu 1400")
+	if got := problems(w.test(false)); got != "problem mtu: rail 0 of a to b: MTU 9000 on a and 1400 on b" {
+		t.Errorf("another MTU: got %q", got)
+	}
+	b.IP("rule del priority 32000 from 172.16.11.2")
+	answers, err := peer.Local()
+	if got := problems(answers); err != nil || got != "problem routing: rail 1 of b: no rule sends packets from 172.16.11.2 to table 101" {
+		t.Errorf("a rule less: got %q, %v", got, err)
+	}
+	b.IP("rule add from 172.16.11.2 lookup 101 priority 32000 protocol 82")
+	b.IP("link del net1")
+	w.plug(w.pods[1], "again", "net1", "br0", "172.16.10.9/24")
+	b.IP("route add 172.16.10.0/24 dev net1 table 100 proto 82 src 172.16.10.9")
+	b.IP("rule add from 172.16.10.9 lookup 100 priority 32000 protocol 82")
+	b.IP("rule add from 172.16.10.9 unreachable priority 32001 protocol 82")
+	w.awaitCarriers()
+	if got := problems(w.test(false)); got != "" {
+		t.Errorf("another interface of the name: got %q", got)
 	}
 }
 

@@ -111,7 +111,7 @@ func TestAServerTellsAStrangerNothing(t *testing.T) {
 	for name, config := range map[string]*tls.Config{"another token": stranger, "no certificate": without} {
 		s := &Server{Pod: outside(), Key: testKey, seen: map[nonce]map[arrival]int{}}
 		near, far := net.Pipe()
-		go s.talk(t.Context(), far, nil)
+		go s.talk(t.Context(), far)
 		c := tls.Client(near, config)
 		go func() { _, _ = io.WriteString(c, "{}\n") }()
 		if b, err := io.ReadAll(c); len(b) != 0 || err == nil {
@@ -128,7 +128,7 @@ func TestAStrangerThatSaysNothingIsLeft(t *testing.T) {
 		s := &Server{Pod: outside(), Key: testKey, seen: map[nonce]map[arrival]int{}}
 		near, far := net.Pipe()
 		start := time.Now()
-		s.talk(t.Context(), far, nil)
+		s.talk(t.Context(), far)
 		if waited := time.Since(start); waited != greeting {
 			t.Errorf("it waits %s, want %s", waited, greeting)
 		}

@@ -117,12 +117,7 @@ func (w *world) serve() {
 // test tests the first pod with the second one.
 func (w *world) test(cross bool) []report.Answer {
 	w.t.Helper()
-	p := w.pods[0]
-	rails, err := p.Rails(w.t.Context())
-	if err != nil {
-		w.t.Fatal(err)
-	}
-	answers, err := p.Test(w.t.Context(), rails, w.pods[1].address, testKey, Tests{Cross: cross})
+	answers, err := w.pods[0].Test(w.t.Context(), w.pods[1].address, testKey, Tests{Cross: cross})
 	if err != nil {
 		w.t.Fatal(err)
 	}
@@ -132,11 +127,11 @@ func (w *world) test(cross bool) []report.Answer {
 // local tests the first pod alone.
 func (w *world) local() []report.Answer {
 	w.t.Helper()
-	rails, err := w.pods[0].Rails(w.t.Context())
+	answers, err := w.pods[0].Local(w.t.Context())
 	if err != nil {
 		w.t.Fatal(err)
 	}
-	return w.pods[0].Local(w.t.Context(), rails)
+	return answers
 }
 
 // problems returns what is not ok, one line each.
