@@ -25,7 +25,8 @@ import (
 	"github.com/roce-cni/roce-cni/pkg/tool/gids"
 )
 
-const usage = `Print the settings that NCCL, NVSHMEM, UCX, vLLM and perftest need to use this pod's rails:
+const usage = `Print the settings that NCCL, NVSHMEM, UCX, Mooncake, vLLM, SGLang and perftest need to use
+this pod's rails:
 
     eval "$(roce-env)" || exit
 

@@ -29,8 +29,8 @@ type envFlags struct {
 }
 
 // aboutEnv is what rocectl env --help explains.
-const aboutEnv = `Print the settings that NCCL, NVSHMEM, UCX, vLLM and perftest need to use a pod's
-rails, for a shell to evaluate: the RDMA devices, and the GID index of the pod's
+const aboutEnv = `Print the settings that NCCL, NVSHMEM, UCX, Mooncake, vLLM, SGLang and perftest need to
+use a pod's rails, for a shell to evaluate: the RDMA devices, and the GID index of the pod's
 address on each. All values come from the kernel. Without flags the command reports on the
 network namespace in which it runs, for example inside a pod. There it needs no
 privileges. It fails if the container cannot open the RDMA devices, or cannot
@@ -40,15 +40,17 @@ on a pod from the node, and needs root.
 A rail is an interface with an address that has a RoCE v2 GID. Other interfaces,
 such as eth0 of most pods, are left out.
 
-NCCL and UCX take one GID index for all rails. If the indexes differ, a line
+NCCL, UCX and Mooncake take one GID index for all rails. If the indexes differ, a line
 "# why" says so. NCCL (since 2.26.2) can find some of them from a range of
 addresses. The range is printed if NCCL would find all of the pod's GIDs with
 it. Otherwise the exit status is 1: then start one process for each rail, with
 the output of --ifname. UCX (since 1.18) finds the entries of IPv4 addresses from
 UCX_IB_ROCE_SUBNETS. NVSHMEM finds entries as NCCL does. It uses its list of
 devices only with NVSHMEM_ENABLE_NIC_PE_MAPPING=1, which assigns NICs by turns
-and not by distance. VLLM_HOST_IP is the address of the interface of the default
-route. NCCL_IB_MERGE_VFS and NCCL_IB_MERGE_NICS are printed if NCCL would join
+and not by distance. VLLM_HOST_IP, VLLM_NIXL_SIDE_CHANNEL_HOST and SGLANG_HOST_IP are
+the address of the interface of the default route, and never a temporary one.
+NCCL_CROSS_NIC and MC_ENABLE_DEST_DEVICE_AFFINITY are printed if a rail has no route to
+another one. NCCL_IB_MERGE_VFS and NCCL_IB_MERGE_NICS are printed if NCCL would join
 rails on virtual functions of one NIC. An address that has lost its entry, for
 example because RoCE is off on its port, is left out, with a line "# why". On any
 error the last line is "false", so that eval fails too, because the status of eval
@@ -58,7 +60,7 @@ func envCommand(node *nodeFlags) *cobra.Command {
 	f := envFlags{node: node}
 	cmd := &cobra.Command{
 		Use:   "env",
-		Short: "Print a pod's RDMA settings for NCCL, NVSHMEM, UCX, vLLM and perftest",
+		Short: "Print a pod's RDMA settings for NCCL, UCX, Mooncake, vLLM, perftest and others",
 		Long:  aboutEnv,
 		Example: `  eval "$(rocectl env)" || exit
   rocectl env --pid 4711 --ifname net1`,

@@ -28,8 +28,10 @@ type Advice struct {
 	undecided []string
 }
 
-// Tell returns the settings that NCCL, NVSHMEM, UCX, vLLM and perftest need in a
-// namespace. Programs use the interface of its default route for their own connections.
+// Tell returns the settings that NCCL, NVSHMEM, UCX, Mooncake, vLLM, SGLang and perftest
+// need in a namespace. NIXL, LMCache and Open MPI use UCX or Mooncake, DeepEP uses NVSHMEM.
+// Programs use the interface of its default route for their own connections. docs/rdma.md
+// has a table of the variables, with the version and the file that reads each.
 //
 // Errors: NoGID when no setting of NCCL leads to the GIDs of all rails. The advice
 // that Tell returns is correct even then, but not complete.
@@ -43,15 +45,22 @@ func Tell(ns Namespace) (Advice, error) {
 	used := a.onePerPort(rails)
 	a.nccl(used)
 	a.nvshmem(used)
-	a.apart(used)
+	a.merge(used)
+	a.ucx(used)
+	a.mooncake(used)
+	if ns.Apart != "" {
+		a.railOnly(ns.Apart)
+	}
 	if ns.Out != "" {
 		a.set("NCCL_SOCKET_IFNAME", "="+string(ns.Out))
+		a.set("NVSHMEM_BOOTSTRAP_UID_SOCK_IFNAME", string(ns.Out))
 		a.set("GLOO_SOCKET_IFNAME", string(ns.Out)) // of PyTorch, which needs the exact name
 	}
-	if ns.OutAddr.IsValid() {
-		a.set("VLLM_HOST_IP", ns.OutAddr.String()) // of the node's own part, which other parts connect to
+	if ns.OutAddr.IsValid() { // other parts of the program connect to it
+		a.set("VLLM_HOST_IP", ns.OutAddr.String())
+		a.set("VLLM_NIXL_SIDE_CHANNEL_HOST", ns.OutAddr.String()) // its default is localhost
+		a.set("SGLANG_HOST_IP", ns.OutAddr.String())
 	}
-	a.ucx(used)
 	if len(a.undecided) == 0 {
 		return a, nil
 	}
@@ -227,12 +236,12 @@ func common(rails []Rail) netip.Prefix {
 	return netip.Prefix{}
 }
 
-// apart adds the settings without which NCCL joins rails to one NIC (ncclIbMatchVfPath,
+// merge adds the settings without which NCCL joins rails to one NIC (ncclIbMatchVfPath,
 // ncclTopoMakeVNics). For NCCL, all functions of one PCI bus are VFs of one NIC, unless
 // NCCL_IB_MERGE_VFS is 0. Functions of one PCI device are ports of one NIC in any case,
 // and it joins ports unless NCCL_IB_MERGE_NICS is 0. The ports of a physical NIC are left
 // to NCCL: it has two of them when there are two cables.
-func (a *Advice) apart(rails []Rail) {
+func (a *Advice) merge(rails []Rail) {
 	var buses, devices []string
 	for i, r := range rails {
 		for _, o := range rails[:i] {
@@ -291,8 +300,38 @@ func (a *Advice) ucx(rails []Rail) {
 		a.why("%s", differ)
 		return
 	}
-	a.why("%s. Since UCX 1.18 it finds them from UCX_IB_ROCE_SUBNETS, which older ones ignore", differ)
+	a.why("%s. Since UCX 1.18 it finds them from UCX_IB_ROCE_SUBNETS. Older ones warn of an unused variable and take the wrong entry: use --ifname", differ)
 	a.set("UCX_IB_ROCE_SUBNETS", subnets)
+}
+
+// mooncake adds the settings of Mooncake's Transfer Engine and Store. It takes one GID
+// index for all rails: without one, that of NCCL, and without a valid one, the first RoCE v2
+// entry in an order that differs between its versions (rdma_context.cpp). Its lists have
+// names of devices: it uses port 1.
+func (a *Advice) mooncake(rails []Rail) {
+	if index, same := commonIndex(rails); same {
+		a.set("MC_GID_INDEX", fmt.Sprint(index))
+	} else {
+		a.why("no MC_GID_INDEX: the indexes differ (%s), and Mooncake takes one for all rails: use --ifname", indexes(rails))
+	}
+	var names []string
+	for _, r := range rails {
+		if !slices.Contains(names, r.Port.Device.Name) {
+			names = append(names, r.Port.Device.Name)
+		}
+	}
+	for _, list := range []string{"MC_TE_FILTERS", "MC_MS_FILTERS", "MOONCAKE_DEVICE"} { // of the engine, of the Store, of SGLang
+		a.set(list, strings.Join(names, ","))
+	}
+}
+
+// railOnly adds the settings of programs that would connect rails of different numbers.
+// UCX needs none: since 1.19 it looks at the routes of each interface. Mooncake asks only
+// whether its variable is set, and then takes the device of the same name at the peer.
+func (a *Advice) railOnly(apart string) {
+	a.why("NCCL_CROSS_NIC=0 and MC_ENABLE_DEST_DEVICE_AFFINITY=1, because the pod has no route from %s: a rail reaches only the same rail of other pods", apart)
+	a.set("NCCL_CROSS_NIC", "0")
+	a.set("MC_ENABLE_DEST_DEVICE_AFFINITY", "1")
 }
 
 // ucxWrong returns "2 on net1" for the first rail of which UCX takes another entry, among

@@ -6,6 +6,8 @@ package gids
 import (
 	"maps"
 	"net/netip"
+	"os"
+	"regexp"
 	"strings"
 	"testing"
 
@@ -40,7 +42,7 @@ func variables(a Advice) map[string]string {
 func TestEqualIndexesAreLogged(t *testing.T) {
 	t.Parallel()
 	ports := []Port{portOf("mlx5_0", "", "fe80::1", "172.16.0.5"), portOf("mlx5_10", "", "fe80::1", "172.17.0.5")}
-	got, err := Tell(Namespace{Rails: rails(ports, 1, 1), Out: "eth0", OutAddr: netip.MustParseAddr("10.0.0.7")})
+	got, err := Tell(Namespace{Rails: rails(ports, 1, 1), Out: "eth0", OutAddr: netip.MustParseAddr("10.0.0.7"), Apart: "net1 to net2"})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -50,12 +52,22 @@ func TestEqualIndexesAreLogged(t *testing.T) {
 			{"NCCL_IB_GID_INDEX", "1"},
 			{"NVSHMEM_HCA_LIST", "mlx5_0:1,mlx5_10:1"},
 			{"NVSHMEM_IB_GID_INDEX", "1"},
-			{"NCCL_SOCKET_IFNAME", "=eth0"},
-			{"GLOO_SOCKET_IFNAME", "eth0"},
-			{"VLLM_HOST_IP", "10.0.0.7"},
 			{"UCX_NET_DEVICES", "mlx5_0:1,mlx5_10:1"},
 			{"UCX_IB_GID_INDEX", "1"},
+			{"MC_GID_INDEX", "1"},
+			{"MC_TE_FILTERS", "mlx5_0,mlx5_10"},
+			{"MC_MS_FILTERS", "mlx5_0,mlx5_10"},
+			{"MOONCAKE_DEVICE", "mlx5_0,mlx5_10"},
+			{"NCCL_CROSS_NIC", "0"},
+			{"MC_ENABLE_DEST_DEVICE_AFFINITY", "1"},
+			{"NCCL_SOCKET_IFNAME", "=eth0"},
+			{"NVSHMEM_BOOTSTRAP_UID_SOCK_IFNAME", "eth0"},
+			{"GLOO_SOCKET_IFNAME", "eth0"},
+			{"VLLM_HOST_IP", "10.0.0.7"},
+			{"VLLM_NIXL_SIDE_CHANNEL_HOST", "10.0.0.7"},
+			{"SGLANG_HOST_IP", "10.0.0.7"},
 		},
+		Why:      []string{"NCCL_CROSS_NIC=0 and MC_ENABLE_DEST_DEVICE_AFFINITY=1, because the pod has no route from net1 to net2: a rail reaches only the same rail of other pods"},
 		Perftest: []string{"ib_write_bw -d mlx5_0 -i 1 -x 1", "ib_write_bw -d mlx5_10 -i 1 -x 1"},
 	}
 	if diff := cmp.Diff(want, got, cmp.AllowUnexported(Advice{})); diff != "" {
@@ -90,7 +102,9 @@ func TestARangeIsPrintedOnlyIfNCCLFindsTheEntriesByIt(t *testing.T) {
 					want[library+"_IB_ADDR_FAMILY"], want[library+"_IB_ADDR_RANGE"] = "AF_INET", tc.within
 				}
 			}
-			maps.DeleteFunc(got, func(name, _ string) bool { return strings.HasPrefix(name, "UCX_IB_") })
+			maps.DeleteFunc(got, func(name, _ string) bool {
+				return strings.HasPrefix(name, "UCX_IB_") || strings.HasSuffix(name, "_FILTERS") || name == "MOONCAKE_DEVICE"
+			})
 			if diff := cmp.Diff(want, got); diff != "" {
 				t.Errorf("(-want +got)\n%s", diff)
 			}
@@ -166,6 +180,43 @@ func TestUCXFindsTheEntriesByTheirAddresses(t *testing.T) {
 				t.Errorf("it says %q", why)
 			}
 		})
+	}
+}
+
+// TestThePageSaysWhatReadsEachVariable looks for all variables in the table of docs/rdma.md.
+func TestThePageSaysWhatReadsEachVariable(t *testing.T) {
+	t.Parallel()
+	page, err := os.ReadFile("../../../docs/rdma.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	own, other := portOf("mlx5_0", "", "172.16.0.5"), portOf("mlx5_1", "", "172.17.0.4", "172.17.0.5")
+	for _, at := range [][]int{{0, 0}, {0, 1}} {
+		ports := []Port{own, other}
+		ports[0].Function, ports[1].Function = "0000:0b:00.7", "0000:0b:01.0"
+		a, _ := Tell(Namespace{Rails: rails(ports, at...), Out: "eth0", OutAddr: netip.MustParseAddr("10.0.0.7"), Apart: "net1 to net2"})
+		for _, v := range a.Set {
+			if strings.HasPrefix(v.Name, "NVSHMEM_IB_") {
+				continue // as for NCCL
+			}
+			if !regexp.MustCompile("(?m)^\\|[^|]*`" + v.Name + "`[^|]*\\| ").Match(page) {
+				t.Errorf("the table of docs/rdma.md lacks %s", v.Name)
+			}
+		}
+	}
+}
+
+func TestMooncakeTakesNamesOfDevicesAndOneIndex(t *testing.T) {
+	t.Parallel()
+	first, second := portOf("mlx4_0", "", "172.16.0.5"), portOf("mlx4_0", "", "", "172.17.0.5")
+	second.Number = 2
+	a, _ := Tell(Namespace{Rails: rails([]Port{first, second}, 0, 1)})
+	got := variables(a)
+	if index, set := got["MC_GID_INDEX"]; set || got["MC_TE_FILTERS"] != "mlx4_0" {
+		t.Errorf("got the index %q and the devices %q, want none and mlx4_0", index, got["MC_TE_FILTERS"])
+	}
+	if why := strings.Join(a.Why, "\n"); !strings.Contains(why, "no MC_GID_INDEX: the indexes differ (net1 0, net2 1)") {
+		t.Errorf("it says %q", why)
 	}
 }
 

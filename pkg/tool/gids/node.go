@@ -7,6 +7,7 @@ import (
 	"cmp"
 	"context"
 	"errors"
+	"fmt"
 	"io/fs"
 	"maps"
 	"net/netip"
@@ -35,6 +36,29 @@ type Namespace struct {
 	// Out is the interface of the default route, OutAddr its address: see look.View.
 	Out     conf.LinkName
 	OutAddr netip.Addr
+	// Apart names two rails of which the first has no route to the second; "" if each rail
+	// has a route to each other.
+	Apart string
+}
+
+// namespace returns what programs can use, from the rails that were found and the view of
+// the namespace that they are in.
+func namespace(rails []Rail, v look.View) Namespace {
+	return Namespace{Rails: rails, Out: v.Out, OutAddr: v.OutAddr, Apart: apart(rails, v.Routes)}
+}
+
+// apart returns "net1 to net2" for the first rail that has no route to another one. The
+// rules of the pod send packets of a rail by the rail's own interface only.
+func apart(rails []Rail, routes []look.LinkRoute) string {
+	for _, from := range rails {
+		for _, to := range rails {
+			way := func(r look.LinkRoute) bool { return r.Link == from.Link && r.Dst.Contains(to.Addr) }
+			if from.Link != to.Link && !slices.ContainsFunc(routes, way) {
+				return fmt.Sprintf("%s to %s", from.Link, to.Link)
+			}
+		}
+	}
+	return ""
 }
 
 // Here returns the rails of the calling thread's namespace. If an interface is given,
@@ -56,7 +80,7 @@ func (n Node) Here(ctx context.Context, only conf.LinkName) (Namespace, error) {
 		return Namespace{}, err
 	}
 	rails, err := Find(ports, on, Hints{Slaves: here.Slaves, Out: here.Out})
-	return Namespace{rails, here.Out, here.OutAddr}, err
+	return namespace(rails, here), err
 }
 
 // At returns the rails of the namespace at a path. Otherwise it is as Here. It needs
@@ -93,7 +117,7 @@ func (n Node) At(ctx context.Context, netns string, only conf.LinkName) (Namespa
 		return Namespace{}, err
 	}
 	rails, err := Find(ports, on, Hints{Slaves: append(host.Slaves, pod.Slaves...), Recorded: n.recorded(k.ID(), only), Out: pod.Out})
-	return Namespace{rails, pod.Out, pod.OutAddr}, err
+	return namespace(rails, pod), err
 }
 
 // usable returns the ports that a pod can use, with the entries that it sees. In

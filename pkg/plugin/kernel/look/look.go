@@ -27,9 +27,12 @@ type View struct {
 	// Out is the interface of the default route with the lowest metric. An IPv4
 	// route counts before an IPv6 one. Out is "" if there is no default route.
 	Out conf.LinkName
-	// OutAddr is the first address of Out that is valid beyond the link and has the family
-	// of that route. It is the zero value if there is none.
+	// OutAddr is the first address of Out that is valid beyond the link, stays (privacy
+	// addresses of IPv6 do not) and has the family of that route. It is the zero value if
+	// there is none.
 	OutAddr netip.Addr
+	// Routes are the unicast routes of all tables.
+	Routes []LinkRoute
 	// Slaves are the interfaces that a bond consists of.
 	Slaves []conf.LinkName
 }
@@ -38,6 +41,12 @@ type View struct {
 type LinkAddr struct {
 	Link conf.LinkName
 	Addr netip.Addr
+}
+
+// LinkRoute is a route through an interface.
+type LinkRoute struct {
+	Link conf.LinkName
+	Dst  netip.Prefix
 }
 
 // Here returns the view of the calling thread's namespace. Errors: cnierr.IO.
@@ -73,12 +82,23 @@ func Here(ctx context.Context) (View, error) {
 	out := defaultRoute(routes)
 	v.Out = names[out.Index]
 	for _, a := range addrs {
-		if addr := a.Prefix.Addr(); a.Index == out.Index && a.Scope == unix.RT_SCOPE_UNIVERSE && addr.Is4() == out.Dst.Addr().Is4() {
+		if addr := a.Prefix.Addr(); a.Index == out.Index && a.Scope == unix.RT_SCOPE_UNIVERSE && addr.Is4() == out.Dst.Addr().Is4() && !temporary(a) {
 			v.OutAddr = addr
 			break
 		}
 	}
+	for _, r := range routes {
+		if r.Type == unix.RTN_UNICAST {
+			v.Routes = append(v.Routes, LinkRoute{names[r.Index], r.Dst})
+		}
+	}
 	return v, nil
+}
+
+// temporary says whether the kernel replaces an address within days (RFC 8981). For IPv4
+// the flag is IFA_F_SECONDARY.
+func temporary(a rtnl.Address) bool {
+	return a.Prefix.Addr().Is6() && a.Flags&unix.IFA_F_TEMPORARY != 0
 }
 
 // defaultRoute returns the default route, the zero value if there is none.

@@ -1,0 +1,44 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The roce-cni authors
+
+package look_test
+
+import (
+	"net/netip"
+	"os"
+	"slices"
+	"testing"
+
+	"github.com/roce-cni/roce-cni/pkg/plugin/kernel/kerneltest"
+	"github.com/roce-cni/roce-cni/pkg/plugin/kernel/look"
+)
+
+// TestTheAddressOfADefaultRouteStays has the kernel add a privacy address, which it lists
+// before the one that stays.
+func TestTheAddressOfADefaultRouteStays(t *testing.T) {
+	t.Parallel()
+	node := kerneltest.NewNode(t)
+	node.NIC("eth0")
+	if err := os.WriteFile("/proc/sys/net/ipv6/conf/eth0/use_tempaddr", []byte("2"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	node.IP("addr add fd00:1::5/64 dev eth0 nodad mngtmpaddr valid_lft 86400 preferred_lft 14400")
+	node.IP("route add default via fd00:1::1 dev eth0")
+	v, err := look.Here(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	stays := netip.MustParseAddr("fd00:1::5")
+	temporary := slices.IndexFunc(v.Addrs, func(a look.LinkAddr) bool {
+		return a.Link == "eth0" && a.Addr != stays && netip.MustParsePrefix("fd00:1::/64").Contains(a.Addr)
+	})
+	if temporary < 0 {
+		t.Fatalf("the kernel has made no temporary address: %v", v.Addrs)
+	}
+	if v.Out != "eth0" || v.OutAddr != stays {
+		t.Errorf("the address of %q is %s among %v, want %s", v.Out, v.OutAddr, v.Addrs, stays)
+	}
+	if want := (look.LinkRoute{Link: "eth0", Dst: netip.MustParsePrefix("fd00:1::/64")}); !slices.Contains(v.Routes, want) {
+		t.Errorf("got the routes %v, want %v among them", v.Routes, want)
+	}
+}
