@@ -164,6 +164,7 @@ export NCCL_IB_GID_INDEX=%[2]d
 export NVSHMEM_HCA_LIST=%[1]s
 export NVSHMEM_IB_GID_INDEX=%[2]d
 export UCX_NET_DEVICES=%[1]s
+export UCX_UD_VERBS_ETH_DGID_CHECK=n
 export UCX_IB_GID_INDEX=%[2]d
 `, hcas(devices()), at)
 	told, err := inside(t, a.pod)

@@ -5,6 +5,7 @@ package rdma
 
 import (
 	"io/fs"
+	"strings"
 
 	"github.com/roce-cni/roce-cni/pkg/plugin/rdma/discover"
 	"github.com/roce-cni/roce-cni/pkg/plugin/rdma/gidtable"
@@ -67,4 +68,15 @@ func (s *Subsystem) Function(of Side, device string) (address string, virtual bo
 	}
 	_, err = fs.Stat(sys, "class/infiniband/"+device+"/device/physfn")
 	return address, err == nil
+}
+
+// Model returns what the driver calls the model of a device of a namespace, such as MT4129
+// for a ConnectX-7 (hca_type); "" if the driver does not tell.
+func (s *Subsystem) Model(of Side, device string) string {
+	sys, err := s.files(of)
+	if err != nil {
+		return ""
+	}
+	text, _ := fs.ReadFile(sys, "class/infiniband/"+device+"/hca_type") // most drivers have it
+	return strings.TrimSpace(string(text))
 }

@@ -282,8 +282,16 @@ func sameFunction(a, b Port) (bus, device bool) {
 // (uct_ib_device_select_gid). Since 1.18 it can be told to take only entries in a list of
 // subnets (ROCE_SUBNETS of uct_ib_iface_config_table). UCX refuses the list beside an
 // index. Its own message calls the list ROCE_SUBNET_LIST, which is no variable.
+//
+// UCX connects by UD, and compares the GID in each UD packet with its own. Before its pull
+// request 10209 it took the RoCE version from a field that only NVIDIA's drivers fill. NVIDIA's
+// models have names like MT4129.
 func (a *Advice) ucx(rails []Rail) {
 	a.set("UCX_NET_DEVICES", strings.Join(a.devices(rails), ","))
+	if slices.ContainsFunc(rails, func(r Rail) bool { return !strings.HasPrefix(r.Port.Model, "MT") }) {
+		a.why("UCX_UD_VERBS_ETH_DGID_CHECK=n, because UCX of 2024 and older drops all UD packets from NICs that are not NVIDIA's, and ends with Endpoint timeout")
+		a.set("UCX_UD_VERBS_ETH_DGID_CHECK", "n")
+	}
 	index, same := commonIndex(rails)
 	if same {
 		a.set("UCX_IB_GID_INDEX", fmt.Sprint(index))

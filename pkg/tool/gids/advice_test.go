@@ -151,6 +151,19 @@ func TestUCXFindsTheFirstEntryOfItsOrderByItself(t *testing.T) {
 	}
 }
 
+// TestUCXTakesUDPacketsOfAllNICs: UCX of 2024 and older drops them unless it is told not to look.
+func TestUCXTakesUDPacketsOfAllNICs(t *testing.T) {
+	t.Parallel()
+	for model, want := range map[string]string{"MT4129": "", "BCM57608": "n", "": "n"} {
+		p := portOf("bnxt_re0", "", "172.16.0.5")
+		p.Model = model
+		a, err := Tell(Namespace{Rails: rails([]Port{p}, 0)})
+		if got := variables(a)["UCX_UD_VERBS_ETH_DGID_CHECK"]; got != want || err != nil {
+			t.Errorf("model %q: got %q (%v), want %q", model, got, err, want)
+		}
+	}
+}
+
 // TestUCXFindsTheEntriesByTheirAddresses: by itself it would take entries of others.
 func TestUCXFindsTheEntriesByTheirAddresses(t *testing.T) {
 	t.Parallel()
@@ -194,6 +207,7 @@ func TestThePageSaysWhatReadsEachVariable(t *testing.T) {
 	for _, at := range [][]int{{0, 0}, {0, 1}} {
 		ports := []Port{own, other}
 		ports[0].Function, ports[1].Function = "0000:0b:00.7", "0000:0b:01.0"
+		ports[0].Model = "IRDMA"
 		a, _ := Tell(Namespace{Rails: rails(ports, at...), Out: "eth0", OutAddr: netip.MustParseAddr("10.0.0.7"), Apart: "net1 to net2"})
 		for _, v := range a.Set {
 			if strings.HasPrefix(v.Name, "NVSHMEM_IB_") {

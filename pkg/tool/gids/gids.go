@@ -39,6 +39,7 @@ type Port struct {
 	// as Soft-RoCE. Virtual says that it is an SR-IOV virtual function.
 	Function string
 	Virtual  bool
+	Model    string // of the device, as its driver calls it: see rdma.Subsystem.Model
 }
 
 // off says whether RoCE is off: the port then has no GID table.
@@ -67,6 +68,7 @@ func Ports(ctx context.Context, s *rdma.Subsystem, side, reader rdma.Side) ([]Po
 	for _, m := range discover.Ports(sys.Devices) {
 		p := Port{Match: m}
 		p.Function, p.Virtual = s.Function(files, m.Device.Name)
+		p.Model = s.Model(files, m.Device.Name)
 		p.Entries, p.Size, err = s.Table(files, reader, m.Device.Name, m.Number)
 		if err != nil && !errors.Is(err, rdma.ErrNoTable) {
 			return nil, err

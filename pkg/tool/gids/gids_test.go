@@ -23,7 +23,7 @@ import (
 // or of v1 with "v1 " before it; "" is an empty place.
 func portOf(device, netdev string, gids ...string) Port {
 	m := discover.Match{Device: nldev.Device{Name: device}, Port: nldev.Port{Number: 1}, Link: conf.LinkName(netdev)}
-	p := Port{Match: m, Size: 16}
+	p := Port{Match: m, Size: 16, Model: "MT4129"}
 	for i, g := range gids {
 		if g == "" {
 			continue
