@@ -169,10 +169,12 @@ func (f railsFlags) run(cmd *cobra.Command, node *nodeFlags) error {
 func (f railsFlags) listen(cmd *cobra.Command, ports []nodePort) error {
 	var links []conf.LinkName
 	for _, p := range ports {
-		if p.Ethernet() && !slices.Contains(links, p.Netdev) {
-			links = append(links, p.Netdev)
+		if p.Ethernet() {
+			links = append(links, p.Cables()...)
 		}
 	}
+	slices.Sort(links)
+	links = slices.Compact(links)
 	if len(links) == 0 {
 		return nil
 	}
@@ -183,9 +185,7 @@ func (f railsFlags) listen(cmd *cobra.Command, ports []nodePort) error {
 	defer end()
 	heard, err := lldp.Listen(ctx, links)
 	for i := range ports {
-		if n, ok := heard[ports[i].Netdev]; ok {
-			ports[i].Switch = &n
-		}
+		ports[i].Switch = lldp.Behind(ports[i].Cables(), heard)
 	}
 	return err
 }

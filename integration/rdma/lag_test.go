@@ -99,6 +99,24 @@ func TestMLX5BondThatFailsOverWhileProgramsRun(t *testing.T) {
 	n.nothingLeft()
 }
 
+// TestMLX5MatchSelectsABondByItsSlaves has virtio NICs as slaves: the bond has no vendor itself.
+func TestMLX5MatchSelectsABondByItsSlaves(t *testing.T) {
+	n := newMLX5Node(t, "shared")
+	lag(t)
+	match := func(count int, names ...any) map[string]any {
+		return map[string]any{"match": map[string]any{"vendors": []any{"1af4"}, "linkTypes": []any{"ether"}, "ifNames": names}, "count": count}
+	}
+	wrong := n.attach(n.rail(0).With("master", nil).With("rails", match(2, "r0", "r1")), n.pod()).mustFail(102)
+	contains(t, wrong, "want 2 NICs, got 0", "2 more are slaves of bonds: r0, r1", "write bond0 in place of slaves")
+	a := n.attach(n.rail(0).With("master", nil).With("rails", match(1, "bond0", "r0", "r1")), n.pod())
+	a.mustAdd()
+	a.mustCheck()
+	contains(t, n.rocectl("env", "--netns", a.pod.Name), "mlx5_bond_0:1")
+	contains(t, n.rocectl("rails"), "bond0")
+	a.mustDel()
+	n.nothingLeft()
+}
+
 // TestLongMLX5BondThatLosesItsDevice has the device of the bond replaced by one for each
 // slave, as mlx5 does when the PF of a bond gets virtual functions.
 func TestLongMLX5BondThatLosesItsDevice(t *testing.T) {

@@ -135,15 +135,17 @@ func (r *reporter) hear(ctx context.Context, ports []nic.Details) error {
 	var links []conf.LinkName
 	for _, p := range ports {
 		if p.Rail != nil {
-			links = append(links, p.Netdev)
+			links = append(links, p.Cables()...)
 		}
 	}
 	ctx, stop := context.WithTimeout(ctx, listenFor)
 	defer stop()
 	neighbours, err := lldp.Listen(ctx, links)
 	heard := map[string]fleet.Connection{}
-	for link, n := range neighbours {
-		heard[string(link)] = fleet.Connection{Switch: n.Switch, Port: n.Port}
+	for _, p := range ports {
+		if n := lldp.Behind(p.Cables(), neighbours); n != nil {
+			heard[string(p.Netdev)] = fleet.Connection{Switch: n.Switch, Port: n.Port}
+		}
 	}
 	r.mu.Lock()
 	defer r.mu.Unlock()

@@ -304,32 +304,31 @@ func upperHalf(p netip.Prefix) string {
 	return netip.PrefixFrom(last, p.Bits()+1).Masked().String()
 }
 
-// matching returns the selector that fits exactly the rails, for roce and for the device
-// plugin, which have the same keys. If other NICs are of the same kind, it names the
-// interfaces.
+// matching returns the selector that fits exactly the rails, for roce, and that for the device
+// plugin, which has the same keys. If other NICs are of the same kind, both name interfaces.
 func matching(n nic.Node, ports []nic.Details) (match, selectors ordered, comment string) {
 	vendors, ids := unique(ports, func(p nic.Details) string { return p.VendorID }), unique(ports, func(p nic.Details) string { return p.DeviceID })
 	if len(vendors) == 0 {
 		match = ordered{{"ifNames", names(ports)}}
 		return match, match, "match: the NICs are on no PCI bus, so it names them. It fits only nodes with the same names."
 	}
-	if slaves := slavesOf(ports); len(slaves) > 0 { // a bond is on no bus; the device plugin looks at NICs on PCI alone
-		single := slices.DeleteFunc(slices.Clone(ports), func(p nic.Details) bool { return len(p.Slaves) > 0 })
-		return ordered{{"ifNames", names(ports)}}, ordered{{"ifNames", append(slaves, names(single)...)}},
-			"match: a bond has no vendor and type, so it names the interfaces. It fits only nodes with the same names."
-	}
 	match = ordered{{"vendors", vendors}, {"deviceIDs", ids}, {"linkTypes", []string{"ether"}}}
-	comment = "match: vendor and type of the NICs. It fits all nodes with the same NICs."
-	if others := n.Others(ports); len(others) > 0 {
-		match = append(match, member{"ifNames", names(ports)})
-		comment = fmt.Sprintf("match: the node also has %s of this type, so it names the interfaces. It fits only nodes with the same names.", strings.Join(others, ", "))
+	others := n.Others(ports)
+	if len(others) == 0 {
+		return match, match, "match: vendor and type of the NICs. It fits all nodes with the same NICs."
 	}
-	return match, match, comment
+	return append(slices.Clone(match), member{"ifNames", names(ports)}), append(match, member{"ifNames", onPCI(ports)}),
+		fmt.Sprintf("match: the node also has %s of this type, so it names the interfaces. It fits only nodes with the same names.", strings.Join(others, ", "))
 }
 
-func slavesOf(ports []nic.Details) []string {
+// onPCI returns the interfaces that the device plugin can select: it sees NICs on the PCI
+// bus, and so the slaves of a bond and not the bond.
+func onPCI(ports []nic.Details) []string {
 	var out []string
 	for _, p := range ports {
+		if len(p.Slaves) == 0 {
+			out = append(out, string(p.Netdev))
+		}
 		out = append(out, p.Slaves...)
 	}
 	return out

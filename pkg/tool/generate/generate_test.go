@@ -160,8 +160,9 @@ func server(addresses ...string) nic.Node {
 	return n
 }
 
-// TestABondIsSelectedByName: no vendor fits a bond, and the device plugin sees only its slaves.
-func TestABondIsSelectedByName(t *testing.T) {
+// TestABondIsSelectedByItsSlaves: their vendor and type fit the bond. The device plugin sees no
+// bond, so it names slaves where roce names the bond.
+func TestABondIsSelectedByItsSlaves(t *testing.T) {
 	t.Parallel()
 	n := server("172.16.11.5/24")
 	n.RDMA.Devices = n.RDMA.Devices[:1] // RoCE LAG
@@ -170,15 +171,23 @@ func TestABondIsSelectedByName(t *testing.T) {
 		n.Links[i].SlaveKind, n.Links[i].Master = "bond", 9
 	}
 	n.Links = append(n.Links, rtnl.Link{Index: 9, Name: "bond0", Kind: "bond", Type: unix.ARPHRD_ETHER, MTU: 9000})
-	docs, err := Node(n, Choice{Name: "rails"})
-	if err != nil {
-		t.Fatal(err)
-	}
-	text := strings.Join(strings.Fields(fmt.Sprint(docs)), "")
-	for _, want := range []string{`"match":{"ifNames":["bond0"]},"count":1`, `"selectors":{"ifNames":["ens0","ens1"]}`} {
-		if !strings.Contains(text, want) {
-			t.Errorf("no %s in\n%s", want, text)
+	kind := `{"vendors":["15b3"],"deviceIDs":["1021"],"linkTypes":["ether"]`
+	for range 2 {
+		docs, err := Node(n, Choice{Name: "rails"})
+		if err != nil {
+			t.Fatal(err)
 		}
+		text := strings.Join(strings.Fields(fmt.Sprint(docs)), "")
+		match, selectors := kind+"}", kind+"}"
+		if len(n.Links) > 3 {
+			match, selectors = kind+`,"ifNames":["bond0"]}`, kind+`,"ifNames":["ens0","ens1"]}`
+		}
+		for _, want := range []string{`"match":` + match + `,"count":1`, `"selectors":` + selectors} {
+			if !strings.Contains(text, want) {
+				t.Errorf("no %s in\n%s", want, text)
+			}
+		}
+		n.Links = append(n.Links, rtnl.Link{Index: 10, Name: "ens9", Type: unix.ARPHRD_ETHER, Dev: "0000:01:00.0", Bus: "pci"}) // no RDMA
 	}
 }
 

@@ -63,6 +63,26 @@ func Listen(ctx context.Context, links []conf.LinkName) (map[conf.LinkName]Neigh
 	return heard, errors.Join(faults...)
 }
 
+// Behind returns the neighbour of all links of a NIC: the slaves of a bond can be on several
+// switches, which are named together. It returns nil if none was heard.
+func Behind(links []conf.LinkName, heard map[conf.LinkName]Neighbour) *Neighbour {
+	var out *Neighbour
+	for _, link := range links {
+		n, ok := heard[link]
+		switch {
+		case !ok:
+		case out == nil:
+			out = &n
+		default:
+			if n.Switch != out.Switch {
+				out.Switch += " + " + n.Switch
+			}
+			out.Port += " + " + n.Port
+		}
+	}
+	return out
+}
+
 // open opens a socket that gets the LLDP frames of a link.
 func open(link conf.LinkName) (*packet.Conn, error) {
 	index, err := indexOf(link)

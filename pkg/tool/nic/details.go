@@ -17,7 +17,6 @@ import (
 	"github.com/roce-cni/roce-cni/pkg/plugin/conf"
 	"github.com/roce-cni/roce-cni/pkg/plugin/kernel/parent"
 	"github.com/roce-cni/roce-cni/pkg/plugin/kernel/rtnl"
-	"github.com/roce-cni/roce-cni/pkg/plugin/rdma/discover"
 	"github.com/roce-cni/roce-cni/pkg/plugin/rdma/gidtable"
 )
 
@@ -89,6 +88,19 @@ func (d Details) String() string { return fmt.Sprintf("%s/%d", d.Device, d.Numbe
 // Ethernet says whether the port has an interface of Ethernet on the node.
 func (d Details) Ethernet() bool { return d.LinkLayer == "Ethernet" && d.Netdev != "" }
 
+// Cables returns the interfaces with a cable: the slaves of a bond, or Netdev. On these a switch
+// is heard, because the kernel gives its frames to the slave and not to the bond.
+func (d Details) Cables() []conf.LinkName {
+	if len(d.Slaves) == 0 {
+		return []conf.LinkName{d.Netdev}
+	}
+	var out []conf.LinkName
+	for _, s := range d.Slaves {
+		out = append(out, conf.LinkName(s))
+	}
+	return out
+}
+
 // Inventory returns all RDMA ports of the node: rails first, by number, then the others by
 // name. Virtual functions of NICs that the node has are left out: they are for pods.
 func (n Node) Inventory() []Details {
@@ -106,7 +118,7 @@ func (n Node) Inventory() []Details {
 			rails = append(rails, *p.NIC)
 		}
 	}
-	parent.SortByPCI(rails, n.Sys)
+	parent.SortByPCI(rails, n.Links, n.Sys)
 	for i, p := range ports {
 		at := slices.IndexFunc(rails, func(l rtnl.Link) bool { return p.Carries && l.Index == p.NIC.Index })
 		if at >= 0 {
@@ -185,22 +197,15 @@ func (n Node) hardware(d *Details) {
 	d.GPUs = n.nearest(d.PCI)
 }
 
-// Others returns the names of the Ethernet NICs that have vendor and type of one of the
-// ports, but are none of them. Representors are not among them: a match by vendor and type
-// does not select them.
+// Others returns the names of the NICs that a match by the vendors and types of the ports
+// selects, and that are none of the ports.
 func (n Node) Others(ports []Details) []string {
-	var out []string
-	for _, l := range n.Links {
-		if l.Encap() != "ether" || slices.ContainsFunc(ports, func(p Details) bool { return string(p.Netdev) == l.Name }) {
-			continue
-		}
-		pci := discover.Function(n.Sys, "", conf.LinkName(l.Name))
-		if pci == "" || l.Kind != "" || parent.Representor(l.PhysPort) {
-			continue
-		}
-		o := Details{PCI: pci}
-		n.hardware(&o)
-		if slices.ContainsFunc(ports, func(p Details) bool { return p.VendorID == o.VendorID && p.DeviceID == o.DeviceID }) {
+	var vendors, ids, out []string
+	for _, p := range ports {
+		vendors, ids = append(vendors, p.VendorID), append(ids, p.DeviceID)
+	}
+	for _, l := range parent.Hardware(n.Links, vendors, ids, n.Sys) {
+		if !slices.ContainsFunc(ports, func(p Details) bool { return string(p.Netdev) == l.Name }) {
 			out = append(out, l.Name)
 		}
 	}

@@ -209,7 +209,7 @@ func TestPortsThatAreNoRail(t *testing.T) {
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Errorf("(-want +got)\n%s", diff)
 	}
-	if others := n.Others(n.Inventory()[:1]); !slices.Equal(others, []string{"ens1", "ens4v0", "ens5", "ens6"}) {
+	if others := n.Others(n.Inventory()[:1]); !slices.Equal(others, []string{"bond0", "ens4v0", "ens5"}) {
 		t.Errorf("other NICs of the type of ens2: %q", others)
 	}
 }
@@ -231,8 +231,8 @@ func TestALAGIsOneRail(t *testing.T) {
 			"0 bnxt_re_bond0/1 bond0 0000:01:00.0 mlx5_core [ens1f0np0 ens1f1np1] [172.16.9.1/24]", "1 bnxt_re_bond1/1 bond1 0000:02:00.0 mlx5_core [ens2f0np0 ens2f1np1] [172.16.10.1/24]",
 		}},
 		"mlx5 beside a single NIC": {nvidia, true, []string{
-			"0 mlx5_2/1 ens3f0np0 0000:03:00.0 mlx5_core [] []",
-			"1 mlx5_bond_0/1 bond0 0000:01:00.0 mlx5_core [ens1f0np0 ens1f1np1] [172.16.9.1/24]", "2 mlx5_bond_1/1 bond1 0000:02:00.0 mlx5_core [ens2f0np0 ens2f1np1] [172.16.10.1/24]",
+			"0 mlx5_bond_0/1 bond0 0000:01:00.0 mlx5_core [ens1f0np0 ens1f1np1] [172.16.9.1/24]", "1 mlx5_bond_1/1 bond1 0000:02:00.0 mlx5_core [ens2f0np0 ens2f1np1] [172.16.10.1/24]",
+			"2 mlx5_2/1 ens3f0np0 0000:03:00.0 mlx5_core [] []",
 		}},
 	} {
 		s := tree{fstest.MapFS{}}
@@ -261,6 +261,9 @@ func TestALAGIsOneRail(t *testing.T) {
 			if d.Rail == nil || d.Bond != "" {
 				t.Errorf("%s: %s is no rail, or in a bond: %+v", name, d, d)
 				continue
+			}
+			if cables := d.Cables(); len(d.Slaves) > 0 && len(cables) != 2 || len(d.Slaves) == 0 && cables[0] != d.Netdev {
+				t.Errorf("%s: the cables of %s are those of %q", name, d, cables)
 			}
 			got = append(got, fmt.Sprintf("%d %s %s %s %s %v %v", *d.Rail, d, d.Netdev, d.PCI, d.Name, d.Slaves, d.Addresses))
 		}

@@ -20,14 +20,25 @@ import (
 // candidate is a link with its addresses.
 type candidate struct {
 	rtnl.Link
-	addrs []rtnl.Address
+	addrs  []rtnl.Address
+	slaves []candidate // of a bond
+	bond   string      // of a slave
+}
+
+// hardware returns the links with the hardware of a link: the slaves of a bond, by PCI
+// function, or the link itself.
+func (c candidate) hardware() []candidate {
+	if len(c.slaves) == 0 {
+		return []candidate{c}
+	}
+	return c.slaves
 }
 
 // candidates returns the links that can be selected: all of them, or those of
 // p's RDMA device. These links are never candidates: loopback, macvlans,
 // macvtaps, ipvlans, ipvtaps, the VLANs that roce has made, and, for a request with a VLAN,
 // all VLANs. A representor is a candidate only if p names
-// it.
+// it. Slaves of bonds are candidates that never fit: the bond stands for them.
 func (s search) candidates(p conf.Parent) ([]candidate, error) {
 	links, err := s.links()
 	if err != nil {
@@ -39,6 +50,7 @@ func (s search) candidates(p conf.Parent) ([]candidate, error) {
 			return nil, err
 		}
 	}
+	bonded := bonds(links, s.sys)
 	var out []candidate
 	for _, l := range links {
 		if l.Flags&unix.IFF_LOOPBACK != 0 || slices.Contains([]string{"macvlan", "macvtap", "ipvlan", "ipvtap"}, l.Kind) {
@@ -51,10 +63,33 @@ func (s search) candidates(p conf.Parent) ([]candidate, error) {
 			continue
 		}
 		if p.RDMA == "" || slices.Contains(of, l.Index) {
-			out = append(out, candidate{l, s.addrs[l.Index]})
+			out = append(out, candidate{l, s.addrs[l.Index], bonded[l.Index], bondOf(links, l)})
 		}
 	}
 	return out, nil
+}
+
+// bonds returns the slaves of each bond, by its index.
+func bonds(links []rtnl.Link, sys fs.FS) map[int32][]candidate {
+	out := map[int32][]candidate{}
+	for _, l := range links {
+		if aggregates(l.SlaveKind) {
+			out[l.Master] = append(out[l.Master], candidate{Link: l})
+		}
+	}
+	for _, slaves := range out {
+		slices.SortStableFunc(slaves, func(a, b candidate) int { return a.onBus(sys).compare(b.onBus(sys)) })
+	}
+	return out
+}
+
+// bondOf returns the name of the bond that a link is a slave of, "" if there is none.
+func bondOf(links []rtnl.Link, l rtnl.Link) string {
+	i := slices.IndexFunc(links, func(up rtnl.Link) bool { return aggregates(l.SlaveKind) && up.Index == l.Master })
+	if i < 0 {
+		return ""
+	}
+	return links[i].Name
 }
 
 // Representor says whether port, the name of a link's port in the hardware, is
@@ -86,8 +121,9 @@ func choose(all []candidate, p conf.Parent, sys fs.FS) (rtnl.Link, error) {
 	case 1:
 		return fit[0].Link, nil
 	case 0:
-		return rtnl.Link{}, cnierr.New(cnierr.BadParent, selecting, "", "correct the key master: rocectl rails and ip -d link show what there is",
-			"no NIC has all that master asks for%s", leftOut(all, p, sys))
+		hint, slaves := slavesOnly(all, p, sys)
+		return rtnl.Link{}, cnierr.New(cnierr.BadParent, selecting, "", cmp.Or(hint, "correct the key master: rocectl rails and ip -d link show what there is"),
+			"no NIC has all that master asks for%s%s", slaves, leftOut(all, p, sys))
 	}
 	return rtnl.Link{}, cnierr.New(cnierr.BadParent, selecting, "", "add a key to master so that only one of them matches, or name one",
 		"want exactly one NIC, got %d: %s", len(fit), names(fit))
@@ -105,8 +141,8 @@ func names(cs []candidate) string {
 }
 
 // fits says whether the link has every property that p asks for: for each list
-// that is not empty, one of its elements.
-func (c candidate) fits(p conf.Parent, sys fs.FS) bool { return c.lacks(p, sys) == "" }
+// that is not empty, one of its elements. A bond has the hardware of each slave.
+func (c candidate) fits(p conf.Parent, sys fs.FS) bool { return c.bond == "" && c.lacks(p, sys) == "" }
 
 // lacks returns the first key of p that the link does not fit, "" if it fits all.
 func (c candidate) lacks(p conf.Parent, sys fs.FS) string {
@@ -119,13 +155,25 @@ func (c candidate) lacks(p conf.Parent, sys fs.FS) string {
 		return "ifNames"
 	case len(p.LinkTypes) > 0 && !slices.Contains(p.LinkTypes, c.Encap()):
 		return "linkTypes"
-	case p.Function != "" && p.Function != c.function(sys):
-		return "function"
-	case p.PCI == "" && len(p.Vendors)+len(p.DeviceIDs)+len(p.Drivers) == 0:
+	}
+	var key string
+	for _, on := range c.hardware() {
+		if key = on.differs(p, sys); key == "" {
+			break
+		}
+	}
+	return key
+}
+
+// differs returns the first key of p that the link's own hardware does not fit.
+func (c candidate) differs(p conf.Parent, sys fs.FS) string {
+	if p.PCI == "" && p.Function == "" && len(p.Vendors)+len(p.DeviceIDs)+len(p.Drivers) == 0 {
 		return ""
 	}
 	dir, id := c.listed(sys)
 	switch {
+	case p.Function != "" && p.Function != c.function(sys):
+		return "function"
 	case p.PCI != "" && !strings.EqualFold(p.PCI, id):
 		return "pci"
 	case !among(p.Vendors, func() string { return readID(sys, dir+"/vendor") }):

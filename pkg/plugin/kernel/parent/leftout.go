@@ -18,9 +18,9 @@ import (
 // it has the key of p that the NIC does not fit, and what the NIC has instead. Links
 // with hardware come first, because a node has many virtual links that are never meant.
 func leftOut(all []candidate, p conf.Parent, sys fs.FS) string {
-	all = slices.DeleteFunc(slices.Clone(all), func(c candidate) bool { return c.fits(p, sys) })
+	all = slices.DeleteFunc(slices.Clone(all), func(c candidate) bool { return c.bond != "" || c.fits(p, sys) })
 	virtual := func(c candidate) int {
-		dir, _ := c.device(sys)
+		dir, _ := c.hardware()[0].device(sys)
 		return number(dir == "")
 	}
 	slices.SortStableFunc(all, func(a, b candidate) int {
@@ -41,9 +41,29 @@ func leftOut(all []candidate, p conf.Parent, sys fs.FS) string {
 	return "; left out: " + strings.Join(out, ", ")
 }
 
-// property returns what the link has for a key of a selector, "none" for nothing.
+// slavesOnly is for a p that fits slaves of bonds, which are no NICs to a selector. It returns
+// what to write instead, and how many they are; "" and "" if p fits none.
+func slavesOnly(all []candidate, p conf.Parent, sys fs.FS) (hint, what string) {
+	var slaves, bonds []string
+	for _, c := range all {
+		if c.bond != "" && c.lacks(p, sys) == "" {
+			slaves, bonds = append(slaves, c.Name), append(bonds, c.bond)
+		}
+	}
+	if len(slaves) == 0 {
+		return "", ""
+	}
+	slices.Sort(bonds)
+	bonds = slices.Compact(bonds)
+	return fmt.Sprintf("a bond is one NIC, and stands for its slaves: count it once, and in ifNames write %s in place of slaves", list(bonds)),
+		fmt.Sprintf("; %d more are slaves of bonds: %s", len(slaves), list(slaves))
+}
+
+// property returns what the link has for a key of a selector, "none" for nothing. Of a bond
+// it is the hardware of the first slave.
 func (c candidate) property(key string, sys fs.FS) string {
-	dir, id := c.listed(sys)
+	on := c.hardware()[0]
+	dir, id := on.listed(sys)
 	var has string
 	switch key {
 	case "subnet":
@@ -53,7 +73,7 @@ func (c candidate) property(key string, sys fs.FS) string {
 	case "linkTypes":
 		has = c.Encap()
 	case "function":
-		has = string(c.function(sys))
+		has = string(on.function(sys))
 	case "pci":
 		has = id
 	case "vendors":
@@ -61,7 +81,7 @@ func (c candidate) property(key string, sys fs.FS) string {
 	case "deviceIDs":
 		has = bare(readID(sys, dir+"/device"))
 	case "drivers":
-		has = c.driver(sys)
+		has = on.driver(sys)
 	}
 	return cmp.Or(has, "none")
 }

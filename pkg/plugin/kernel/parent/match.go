@@ -4,6 +4,8 @@
 package parent
 
 import (
+	"cmp"
+	"io/fs"
 	"slices"
 
 	"github.com/roce-cni/roce-cni/pkg/base/cnierr"
@@ -11,23 +13,29 @@ import (
 	"github.com/roce-cni/roce-cni/pkg/plugin/kernel/rtnl"
 )
 
-// nearMisses returns what leftOut returns, if too few NICs fit.
-func (s search) nearMisses(all []candidate, fit int, m conf.Match) string {
-	if fit > m.Count {
-		return ""
-	}
-	return leftOut(all, m.Parent, s.sys)
-}
+const correct = "correct rails.match or rails.count: rocectl rails and ip -d link show what there is"
 
-// narrower returns the hint for a wrong number of NICs. On a node with SR-IOV, the
-// virtual functions of the NICs often match too.
+// narrower returns the hint for too many NICs. On a node with SR-IOV, the virtual
+// functions of the NICs often match too.
 func (s search) narrower(fit []candidate, m conf.Match) string {
 	p := m.Parent
 	p.Function = conf.Physical
-	if m.Parent.Function == "" && len(fit) > m.Count && len(fitting(fit, p, s.sys)) == m.Count {
+	if m.Parent.Function == "" && len(fitting(fit, p, s.sys)) == m.Count {
 		return `add "function": "physical" to rails.match, so that only the NICs match and not their functions`
 	}
-	return "correct rails.match or rails.count: rocectl rails and ip -d link show what there is"
+	return correct
+}
+
+// Hardware returns the Ethernet links that rails.match selects by vendors and device IDs.
+// links are all of the namespace, and sys is the root of sysfs.
+func Hardware(links []rtnl.Link, vendors, ids []string, sys fs.FS) []rtnl.Link {
+	p := conf.Parent{Vendors: vendors, DeviceIDs: ids, LinkTypes: []string{"ether"}}
+	s := search{links: func() ([]rtnl.Link, error) { return links, nil }, sys: sys}
+	all, err := s.candidates(p)
+	if err != nil {
+		return nil // p names no RDMA device, so nothing can fail
+	}
+	return linksOf(fitting(all, p, sys))
 }
 
 // match returns the links that have what m asks for, in the order of m. It
@@ -42,9 +50,13 @@ func (s search) match(m conf.Match) ([]rtnl.Link, error) {
 		return nil, err
 	}
 	fit := fitting(all, m.Parent, s.sys)
-	if len(fit) != m.Count {
-		return nil, cnierr.New(cnierr.BadParent, selecting, "rails.match", s.narrower(fit, m), "want %d NICs, got %d: %s%s",
-			m.Count, len(fit), names(fit), s.nearMisses(all, len(fit), m))
+	if len(fit) > m.Count {
+		return nil, cnierr.New(cnierr.BadParent, selecting, "rails.match", s.narrower(fit, m), "want %d NICs, got %d: %s", m.Count, len(fit), names(fit))
+	}
+	if len(fit) < m.Count {
+		hint, slaves := slavesOnly(all, m.Parent, s.sys)
+		return nil, cnierr.New(cnierr.BadParent, selecting, "rails.match", cmp.Or(hint, correct), "want %d NICs, got %d: %s%s%s",
+			m.Count, len(fit), names(fit), slaves, leftOut(all, m.Parent, s.sys))
 	}
 	seats := map[int32]seat{}
 	if m.Order == conf.ByRDMA {
@@ -66,9 +78,13 @@ func (s search) match(m conf.Match) ([]rtnl.Link, error) {
 		seats[c.Index] = at
 	}
 	slices.SortFunc(fit, func(a, b candidate) int { return seats[a.Index].compare(seats[b.Index]) })
+	return linksOf(fit), nil
+}
+
+func linksOf(cs []candidate) []rtnl.Link {
 	var out []rtnl.Link
-	for _, c := range fit {
+	for _, c := range cs {
 		out = append(out, c.Link)
 	}
-	return out, nil
+	return out
 }

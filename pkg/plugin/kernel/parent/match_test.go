@@ -6,6 +6,7 @@ package parent
 import (
 	"context"
 	"errors"
+	"fmt"
 	"net/netip"
 	"slices"
 	"strings"
@@ -158,8 +159,8 @@ func TestANearMissIsNamedWithWhatItHas(t *testing.T) {
 		Subnet: netip.MustParsePrefix("172.16.0.0/15"), IfNames: []string{"e*", "veth*"},
 	}
 	_, _, err := Select(t.Context(), Place{h, addrs, noRDMA, sys}, rails(8, match, conf.ByPCI))
-	const want = "want 8 NICs, got 2: enp11s0f0np0, enp11s0f1np1; left out: bondport (subnet none), eno1 (subnet 10.0.0.3/16), " +
-		"enp11s0f0s88 (subnet none), enp11s0f0v0 (subnet none), ibp1 (subnet none), bond0 (subnet none), tun0 (subnet none), vethpod (vendors none)"
+	const want = "want 8 NICs, got 2: enp11s0f0np0, enp11s0f1np1; left out: bond0 (subnet none), eno1 (subnet 10.0.0.3/16), " +
+		"enp11s0f0s88 (subnet none), enp11s0f0v0 (subnet none), ibp1 (subnet none), tun0 (subnet none), vethpod (vendors none)"
 	if err == nil || !strings.HasSuffix(err.Error(), want) {
 		t.Errorf("got %v\nwant %s", err, want)
 	}
@@ -179,11 +180,76 @@ func TestANearMissIsNamedWithWhatItHas(t *testing.T) {
 	}
 }
 
+// lags is a node with two bonds of two ports each, in the wrong order, beside a single NIC.
+func lags() (host, fstest.MapFS) {
+	h := host{{Name: "lo", Type: unix.ARPHRD_LOOPBACK, Flags: unix.IFF_LOOPBACK}, {Name: "bond1", Kind: "bond"}, {Name: "bond0", Kind: "bond"}}
+	sys := fstest.MapFS{}
+	for i, name := range []string{"ens1f0np0", "ens1f1np1", "ens3f0np0", "ens3f1np1", "ens2np0"} {
+		function := fmt.Sprintf("0000:0%c:00.%c", name[3], "01010"[i])
+		l := rtnl.Link{Name: name, Dev: function, Bus: "pci"}
+		if i < 4 {
+			l.SlaveKind, l.Master = "bond", int32(2-i/2)
+		}
+		h = append(h, l)
+		for file, id := range map[string]string{"vendor": "0x15b3", "device": "0x101d"} {
+			sys["bus/pci/devices/"+function+"/"+file] = &fstest.MapFile{Data: []byte(id + "\n")}
+		}
+		symlink(sys, "bus/pci/devices/"+function+"/driver", "../../../bus/pci/drivers/mlx5_core")
+	}
+	for i := range h {
+		h[i].Index, h[i].MTU = int32(i), 4200
+		h[i].Flags |= unix.IFF_UP | unix.IFF_LOWER_UP
+		if h[i].Type == 0 {
+			h[i].Type = unix.ARPHRD_ETHER
+		}
+	}
+	return h, sys
+}
+
+// TestABondStandsForItsSlaves: it has their hardware and the place of the first of them, and they
+// fit nothing themselves.
+func TestABondStandsForItsSlaves(t *testing.T) {
+	t.Parallel()
+	h, sys := lags()
+	p := Place{h, nil, noRDMA, sys}
+	for _, c := range []struct {
+		match conf.Parent
+		want  []string
+	}{
+		{conf.Parent{Vendors: []string{"15b3"}, LinkTypes: []string{"ether"}}, []string{"bond0", "ens2np0", "bond1"}},
+		{conf.Parent{DeviceIDs: []string{"101d"}, Drivers: []string{"mlx5_core"}, Function: conf.Physical}, []string{"bond0", "ens2np0", "bond1"}},
+		{conf.Parent{Vendors: []string{"15b3"}, IfNames: []string{"bond*"}}, []string{"bond0", "bond1"}},
+		{conf.Parent{PCI: "0000:03:00.1"}, []string{"bond1"}},
+	} {
+		got, faults := selected(t, p, rails(len(c.want), c.match, conf.ByPCI))
+		if diff := cmp.Diff(c.want, got); diff != "" {
+			t.Errorf("%+v: %v (-want +got)\n%s", c.match, faults, diff)
+		}
+	}
+	for _, c := range []struct {
+		match      conf.Parent
+		count      int
+		text, hint string
+	}{
+		{conf.Parent{Vendors: []string{"15b3"}}, 5, "want 5 NICs, got 3: bond0, bond1, ens2np0; 4 more are slaves of bonds: ens1f0np0, ens1f1np1, ens3f0np0, ens3f1np1; there is no", "count it once"},
+		{conf.Parent{IfNames: []string{"ens?f*"}}, 4, "got 0: none; 4 more are slaves of bonds: ", "write bond0, bond1 in place of slaves"},
+		{conf.Parent{Vendors: []string{"14e4"}}, 4, "got 0: none; left out: bond0 (vendors 15b3), bond1 (vendors 15b3), ens2np0 (vendors 15b3)", "correct rails.match"},
+	} {
+		_, _, err := Select(t.Context(), p, rails(c.count, c.match, conf.ByPCI))
+		wantError(t, err, cnierr.BadParent, c.hint)
+		if err == nil || !strings.Contains(err.Error(), c.text) {
+			t.Errorf("%+v: got %v\nwant %s", c.match, err, c.text)
+		}
+	}
+	_, err := selectOne(t.Context(), p, conf.Request{Rails: []conf.Rail{{Parent: conf.Parent{IfNames: []string{"ens1f1*"}}}}})
+	wantError(t, err, cnierr.BadParent, "write bond0 in place of slaves")
+}
+
 func TestRailsThatCannotServeKeepTheirNumbers(t *testing.T) {
 	t.Parallel()
 	h, sys := railNode()
-	h[5].Flags = 0                          // yy
-	h[3].SlaveKind, h[3].Master = "bond", 1 // zz
+	h[5].Flags = 0                            // yy
+	h[3].SlaveKind, h[3].Master = "bridge", 1 // zz
 	got, faults := selected(t, Place{h, nil, noRDMA, sys}, rails(3, conf.Parent{IfNames: []string{"yy", "zz", "far"}}, conf.ByPCI))
 	if diff := cmp.Diff([]string{"!", "!", "far"}, got); diff != "" {
 		t.Errorf("(-want +got)\n%s", diff)

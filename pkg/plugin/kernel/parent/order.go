@@ -15,10 +15,12 @@ import (
 )
 
 // SortByPCI sorts links as rails.order "pci" does: by PCI function and port, then by
-// name. Links that are on no PCI bus come last. sys is the root of sysfs.
-func SortByPCI(links []rtnl.Link, sys fs.FS) {
+// name. A bond has the place of its first slave. Links that are on no PCI bus come last.
+// all are the links of the namespace, and sys is the root of sysfs.
+func SortByPCI(links, all []rtnl.Link, sys fs.FS) {
+	slaves := bonds(all, sys)
 	key := func(l rtnl.Link) seat {
-		at := candidate{Link: l}.onBus(sys)
+		at := candidate{Link: l, slaves: slaves[l.Index]}.onBus(sys)
 		at.name = l.Name
 		return at
 	}
@@ -74,6 +76,7 @@ func parsePCI(s string) (id pciID, ok bool) {
 // of the device's folder in sysfs names it. Ports of one function are sorted by
 // the port number in sysfs.
 func (c candidate) onBus(sys fs.FS) seat {
+	c = c.hardware()[0]
 	dir, id := c.device(sys)
 	at := seat{port: c.port(sys)}
 	if pci, ok := parsePCI(id); ok {

@@ -137,7 +137,7 @@ func TestSelectorMustMatchExactlyOne(t *testing.T) {
 		{conf.Parent{PCI: "0000:0B:00.1"}, "enp11s0f1np1"},
 		{conf.Parent{PCI: "0000:01:00.0"}, "eno1"},
 		{conf.Parent{PCI: "mlx5_core.sf.4"}, "enp11s0f0s88"},
-		{conf.Parent{PCI: "0000:ff:00.0"}, "!left out: bondport (pci 0000:0c:00.0), eno1 (pci 0000:01:00.0), enp11s0f0np0 (pci 0000:0b:00.0)"},
+		{conf.Parent{PCI: "0000:ff:00.0"}, "!left out: bond0 (pci 0000:0c:00.0), eno1 (pci 0000:01:00.0), enp11s0f0np0 (pci 0000:0b:00.0)"},
 
 		{conf.Parent{IfNames: []string{"eno*"}}, "eno1"},
 		{conf.Parent{IfNames: []string{"rail?"}}, "enp11s0f0np0"},
