@@ -68,7 +68,7 @@ func TestFactsFindTheDeviceOfAParent(t *testing.T) {
 		{"a VLAN on a bond", [][]int32{{vlanOnBond}, {bond}, {r0, r1}}, []*hca{roce(2, "mlx5_bond_0", r1, "r1")}, nil, "mlx5_bond_0/1 r1"},
 		{"a NIC with another protocol too", plain, []*hca{siw(roce(7, "siw0", r0, "r0")), rxe0}, nil, "rxe0/1 r0"},
 		{"a bond with another protocol", bonded, []*hca{siw(roce(7, "siw0", bond, "bond0")), rxe0}, nil, "rxe0/1 r0"},
-		{"a NIC with another protocol only", plain, []*hca{siw(roce(7, "siw0", r0, "r0"))}, nil, `!siw0 speaks "iw", not RoCE`},
+		{"a NIC with another protocol only", plain, []*hca{siw(roce(7, "siw0", r0, "r0"))}, nil, `!"siw0/1": it speaks "iw", not RoCE`},
 		{"a NIC with two devices", plain, []*hca{rxe0, roce(7, "mlx5_0", r0, "r0")}, nil, "!got 2: rxe0/1 on r0, mlx5_0/1 on r0"},
 		{"a driver that names no interface", plain, []*hca{silent(roce(0, "mlx5_0", 0, "")), rxe1}, pciDevice, "mlx5_0/1 parent"},
 		{"a bond of it, of a device with two ports", bonded, []*hca{twoPorts}, onBond, "mlx5_0/2 r1"},
@@ -114,6 +114,30 @@ func TestFactsFindTheDeviceOfAParent(t *testing.T) {
 				t.Errorf("got %s, %v, want %s", text, err, c.want)
 			}
 		})
+	}
+}
+
+// TestAnotherProtocolHasTheHintOfItsVendor: mlxconfig is for NVIDIA's NICs alone.
+func TestAnotherProtocolHasTheHintOfItsVendor(t *testing.T) {
+	t.Parallel()
+	for _, c := range []struct{ vendor, protocol, want string }{
+		{"0x15b3", "ib", "mlxconfig -d 0000:0b:00.0 set LINK_TYPE_P1=2"},
+		{"0x8086", "iw", "devlink dev param set pci/0000:0b:00.0 name enable_iwarp value false"},
+		{"0x1ded", "iw", "eRDMA speaks RoCE only with"},
+		{"0x1425", "iw", "cannot be switched to RoCE"}, // cxgb4
+		{"0x8086", "opa", "cannot be switched to RoCE"},
+	} {
+		d := roce(7, "dev0", r0, "r0")
+		d.Protocol = c.protocol
+		s := (&node{devices: []*hca{d}}).subsystem(t, fstest.MapFS{
+			"class/infiniband/dev0":               symlink("../../devices/pci0000:00/0000:0b:00.0/infiniband/dev0"),
+			"bus/pci/devices/0000:0b:00.0/vendor": {Data: []byte(c.vendor + "\n")},
+		})
+		_, err := s.Facts(t.Context(), conf.RDMA{Mode: conf.RDMAAuto}, plan.Link{Name: "parent", Layers: [][]int32{{r0}}}, false)
+		var verdict *cnierr.Error
+		if !errors.As(err, &verdict) || verdict.Code != cnierr.NoRDMA || !strings.Contains(verdict.Hint, c.want) {
+			t.Errorf("%s of %s: got %+v, want %q", c.protocol, c.vendor, verdict, c.want)
+		}
 	}
 }
 

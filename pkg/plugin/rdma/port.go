@@ -10,7 +10,9 @@ import (
 	"io/fs"
 
 	"github.com/roce-cni/roce-cni/pkg/base/cnierr"
+	"github.com/roce-cni/roce-cni/pkg/plugin/conf"
 	"github.com/roce-cni/roce-cni/pkg/plugin/plan"
+	"github.com/roce-cni/roce-cni/pkg/plugin/rdma/discover"
 	"github.com/roce-cni/roce-cni/pkg/plugin/rdma/nldev"
 )
 
@@ -55,64 +57,50 @@ func portOf(d nldev.Device, want plan.RDMADevice) (nldev.Port, error) {
 			return p, nil
 		}
 	}
-	return nldev.Port{}, cnierr.New(cnierr.NoRDMA, "use RDMA port", portName(want), "", "the device has %d ports", len(d.Ports))
+	return nldev.Port{}, cnierr.New(cnierr.NoRDMA, use, portName(want), "", "the device has %d ports", len(d.Ports))
 }
 
 // TurnOnRoCE is the hint for a port without a GID table.
 const TurnOnRoCE = "look at the NIC with devlink dev param show and devlink dev eswitch show: set enable_roce to true and reload it, or, " +
 	"in switchdev mode, use a VF or SF of it, or set the mode to legacy"
 
+const use = "use RDMA port"
+
 // usable refuses a port that cannot carry RoCE traffic now.
 func (s *Subsystem) usable(d nldev.Device, p nldev.Port, at Side) error {
-	const action = "use RDMA port"
 	name := fmt.Sprintf("%s/%d", d.Name, p.Number)
-	off, err := s.roceIsOff(d, p, at)
-	if err != nil {
-		return err
-	}
-	if off {
-		return cnierr.New(cnierr.NoRDMA, action, name, TurnOnRoCE, "RoCE is off: the port has no GID table")
-	}
-	if layer := s.linkLayer(d, p, at); layer != "Ethernet" {
-		return cnierr.New(cnierr.NoRDMA, action, name,
-			"switch the port to Ethernet (mlxconfig LINK_TYPE_P1=2), or use another plugin for it", "its link layer is %s, and RoCE needs Ethernet", layer)
+	if d.Protocol != "roce" {
+		if err := s.otherwise(d, p, at); err != nil {
+			return err
+		}
 	}
 	if p.State != nldev.Active {
-		return cnierr.New(cnierr.NoRDMA, action, name,
+		return cnierr.New(cnierr.NoRDMA, use, name,
 			"bring its network interface up and check the cable and the switch port: "+s.rdma(at, "link show %s", name), "its state is %s, want ACTIVE", p.State)
 	}
 	return nil
 }
 
-// roceIsOff says whether a port has no GID table and so carries only raw packets.
-// mlx5 makes such ports in switchdev mode (mlx5_port_rep_immutable) and when
-// devlink's enable_roce is false (raw_eth_profile). The kernel then tells no protocol
+// otherwise refuses a port of a device that is not known to speak RoCE. mlx5 makes ports
+// without a GID table, which carry only raw packets, in switchdev mode (mlx5_port_rep_immutable)
+// and when devlink's enable_roce is false (raw_eth_profile). The kernel then tells no protocol
 // for the device. Older kernels tell no protocol for any device.
-func (s *Subsystem) roceIsOff(d nldev.Device, p nldev.Port, at Side) (bool, error) {
-	if d.Protocol != "" {
-		return false, nil
-	}
+func (s *Subsystem) otherwise(d nldev.Device, p nldev.Port, at Side) error {
 	files, err := s.files(at)
 	if err != nil {
-		return false, err
+		return err
 	}
-	_, err = fs.Stat(files, fmt.Sprintf("class/infiniband/%s/ports/%d/gids/0", d.Name, p.Number))
-	return errors.Is(err, fs.ErrNotExist), nil
-}
-
-// linkLayer returns the link layer of a port. A device that speaks RoCE has Ethernet.
-// If the kernel does not tell the protocol of the device, a file has the link layer.
-func (s *Subsystem) linkLayer(d nldev.Device, p nldev.Port, at Side) string {
-	switch d.Protocol {
-	case "roce":
-		return "Ethernet"
-	case "":
-	default:
-		return d.Protocol
+	m := discover.Match{Device: d, Port: p, Link: conf.LinkName(p.Netdev)}
+	if discover.Other(d) {
+		return cnierr.New(cnierr.NoRDMA, use, m.String(), discover.ToRoCE(m, files), "it speaks %q, not RoCE", d.Protocol)
 	}
-	files, err := s.files(at)
-	if err != nil {
-		return "unknown"
+	dir := fmt.Sprintf("class/infiniband/%s/ports/%d", d.Name, p.Number)
+	if _, err := fs.Stat(files, dir+"/gids/0"); errors.Is(err, fs.ErrNotExist) {
+		return cnierr.New(cnierr.NoRDMA, use, m.String(), TurnOnRoCE, "RoCE is off: the port has no GID table")
 	}
-	return text(files, fmt.Sprintf("class/infiniband/%s/ports/%d/link_layer", d.Name, p.Number))
+	if layer := text(files, dir+"/link_layer"); layer != "Ethernet" {
+		m.Device.Protocol = "ib"
+		return cnierr.New(cnierr.NoRDMA, use, m.String(), discover.ToRoCE(m, files), "its link layer is %s, and RoCE needs Ethernet", layer)
+	}
+	return nil
 }

@@ -240,11 +240,16 @@ func (n Node) ports(ctx context.Context) ([]nic.Port, []report.Finding) {
 	if err != nil {
 		return nil, []report.Finding{noLinks(err)}
 	}
+	return nic.Node{Sys: n.sys(), Links: links, RDMA: s}.Ports(), nil
+}
+
+// sys returns the root of sysfs.
+func (n Node) sys() fs.FS {
 	sys, err := fs.Sub(n.Root, "sys")
 	if err != nil {
-		return nil, []report.Finding{cannotTell(err.Error(), "the right to read /sys")}
+		panic("doctor: " + err.Error()) // the name is valid
 	}
-	return nic.Node{Sys: sys, Links: links, RDMA: s}.Ports(), nil
+	return sys
 }
 
 // pci returns the PCI address of an RDMA device, or of the function that it is

@@ -16,6 +16,7 @@ import (
 
 	"github.com/roce-cni/roce-cni/pkg/base/shell"
 	"github.com/roce-cni/roce-cni/pkg/plugin/kernel/rtnl"
+	"github.com/roce-cni/roce-cni/pkg/plugin/rdma/discover"
 	"github.com/roce-cni/roce-cni/pkg/plugin/rdma/gidtable"
 	"github.com/roce-cni/roce-cni/pkg/plugin/rdma/nldev"
 	"github.com/roce-cni/roce-cni/pkg/tool/nic"
@@ -51,7 +52,7 @@ func (n Node) portState(p nic.Port) report.Finding {
 		return problem("it speaks no RoCE: the NIC is in switchdev mode, or RoCE is off",
 			shell.Command("devlink dev param set %s name enable_roce value true cmode driverinit && devlink dev reload %s", "pci/"+pci, "pci/"+pci))
 	case p.Device.Protocol != roce:
-		return problem("it speaks "+p.Device.Protocol+", not RoCE", "rdma link  # choose the interface of another device for the network")
+		return problem("it speaks "+p.Device.Protocol+", not RoCE", "# "+discover.ToRoCE(p.Match, n.sys()))
 	}
 	return n.activity(p, layer)
 }
@@ -140,11 +141,7 @@ func (n Node) gidTable(ctx context.Context) []report.Finding {
 	if err != nil {
 		return []report.Finding{cannotTell(err.Error(), "the right to read /sys/module")}
 	}
-	sys, err := fs.Sub(n.Root, "sys")
-	if err != nil {
-		return []report.Finding{cannotTell(err.Error(), "the right to read /sys")}
-	}
-	return n.eachPort(ctx, func(p nic.Port) report.Finding { return fill(sys, p, hidden) })
+	return n.eachPort(ctx, func(p nic.Port) report.Finding { return fill(n.sys(), p, hidden) })
 }
 
 // fill judges a table. OFED hides the entries of other namespaces in sysfs, so there

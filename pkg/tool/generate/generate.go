@@ -373,13 +373,12 @@ func podsOf(ports []nic.Details) (int, []string) {
 	}
 	pods, full := 0, ports[0]
 	for i, p := range ports {
-		// An IPv4 address takes two entries where the NIC also has RoCE v1, which is usual.
-		if n := p.GIDs.Free() / 2; i == 0 || n < pods {
+		if n := p.GIDs.Free() / p.GIDs.Width; i == 0 || n < pods {
 			pods, full = n, p
 		}
 	}
-	comments := []string{fmt.Sprintf("rdmaHcaMax: how many pods the GID table of %s has room for, with one IPv4 address each (%d of %d entries are free, and an address takes up to two).",
-		full.Netdev, full.GIDs.Free(), full.GIDs.Size)}
+	comments := []string{fmt.Sprintf("rdmaHcaMax: how many pods the GID table of %s has room for, with one IPv4 address each (%d of %d entries are free, and an address takes at most %d).",
+		full.Netdev, full.GIDs.Free(), full.GIDs.Size, full.GIDs.Width)}
 	if full.GIDs.Hidden {
 		comments = append(comments, "NVIDIA's own driver hides the entries of pods from the host. If the node has pods with RDMA, take the number of rocectl gids.")
 	}

@@ -245,6 +245,28 @@ func TestANICWithoutRoCE(t *testing.T) {
 	}
 }
 
+// TestATableOfRoCEv2Alone has room for twice as many pods: E810 has 32 entries of v2.
+func TestATableOfRoCEv2Alone(t *testing.T) {
+	t.Parallel()
+	for kind, pods := range map[string]int{"RoCE v2": 62, "IB/RoCE v1": 31} {
+		n := server("172.16.11.5/24", "172.16.12.5/24")
+		for i := range 2 {
+			for j := range 2 {
+				port := fmt.Sprintf("devices/pci0000:00/0000:00:0%[1]d.0/0000:0%[1]d:00.0/infiniband/mlx5_%[2]d/ports/1/", i+1, i)
+				n.Sys.(fstest.MapFS)[fmt.Sprint(port, "gids/", j)] = &fstest.MapFile{Data: []byte("fe80:0000:0000:0000:0000:0000:0000:0001")}
+				n.Sys.(fstest.MapFS)[fmt.Sprint(port, "gid_attrs/types/", j)] = &fstest.MapFile{Data: []byte(kind)}
+			}
+		}
+		docs, err := Node(n, Choice{Name: "rails"})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if text := fmt.Sprint(docs); !strings.Contains(text, fmt.Sprintf(`"rdmaHcaMax": %d,`, pods)) {
+			t.Errorf("%s: want %d pods:\n%s", kind, pods, text)
+		}
+	}
+}
+
 func TestChoicesThatAreWrong(t *testing.T) {
 	t.Parallel()
 	for want, choice := range map[string]Choice{

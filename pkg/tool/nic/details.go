@@ -60,6 +60,8 @@ type Driver struct {
 type GIDs struct {
 	Used int `json:"used"`
 	Size int `json:"size"`
+	// Width is how many entries an address takes: 1 if the NIC has RoCE v2 alone, or 2.
+	Width int `json:"width,omitempty"`
 	// Hidden says that the driver is NVIDIA's own, which hides the entries of pods from
 	// the host: Used can be too small.
 	Hidden bool `json:"hidden,omitempty"`
@@ -148,7 +150,7 @@ func (n Node) details(p Port) Details {
 		}
 	} else if entries, size, err := gidtable.New(n.Sys, d.Device, d.Number).Entries(); err == nil {
 		_, err := fs.Stat(n.Sys, "module/mlx_compat")
-		d.GIDs = GIDs{len(entries), size, err == nil}
+		d.GIDs = GIDs{len(entries), size, gidtable.Width(entries), err == nil}
 	}
 	if l := p.Interface(); l != nil {
 		n.interfaceOf(&d, *l)

@@ -108,7 +108,7 @@ func TestRailsOfAGPUServer(t *testing.T) {
 	want := Details{
 		Rail: &zero, Netdev: "ens1f0np0", PCI: "0000:13:00.0", NUMA: &numa, Device: "mlx5_7", Number: 1, LinkLayer: "Ethernet", State: "ACTIVE",
 		Speed: 400000, MTU: 9000, VendorID: "15b3", DeviceID: "1021", Driver: Driver{"mlx5_core", "6.8.0", "28.39.1002"},
-		GPUs: ports[0].GPUs, GIDs: GIDs{Used: 1, Size: 2},
+		GPUs: ports[0].GPUs, GIDs: GIDs{Used: 1, Size: 2, Width: 1},
 	}
 	if diff := cmp.Diff(want, ports[0]); diff != "" {
 		t.Errorf("(-want +got)\n%s", diff)
@@ -151,7 +151,7 @@ func TestNVIDIAsDriverHidesEntriesOfPods(t *testing.T) {
 	s := tree{fstest.MapFS{}}
 	n := Node{Sys: s.MapFS}
 	n.nic(s, "pci0000:00/0000:00:01.0/0000:01:00.0", "ens1", "mlx5_0", 0)
-	for _, want := range []GIDs{{Used: 1, Size: 2}, {Used: 1, Size: 2, Hidden: true}} {
+	for _, want := range []GIDs{{Used: 1, Size: 2, Width: 1}, {Used: 1, Size: 2, Width: 1, Hidden: true}} {
 		if got := n.Inventory()[0].GIDs; got != want {
 			t.Errorf("got %+v, want %+v", got, want)
 		}

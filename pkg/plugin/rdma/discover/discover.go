@@ -18,6 +18,7 @@ import (
 	"strings"
 
 	"github.com/roce-cni/roce-cni/pkg/base/cnierr"
+	"github.com/roce-cni/roce-cni/pkg/base/shell"
 	"github.com/roce-cni/roce-cni/pkg/plugin/conf"
 	"github.com/roce-cni/roce-cni/pkg/plugin/plan"
 	"github.com/roce-cni/roce-cni/pkg/plugin/rdma/nldev"
@@ -46,8 +47,8 @@ func (m Match) String() string { return fmt.Sprintf("%s/%d", m.Device.Name, m.Nu
 // interface of a port. If no port names an interface of the parent, related returns
 // the ports of the same hardware.
 //
-// Errors: NoRDMA when there is no port (with nldev.ErrNoDevice), when there are
-// several, and when the port does not speak RoCE.
+// Errors: NoRDMA when there is no port (with nldev.ErrNoDevice), and when there are
+// several. The port of a parent without RoCE may be Other.
 func Port(devices []nldev.Device, parent plan.Link, related func() []Match) (Match, error) {
 	found := inLayers(slices.DeleteFunc(slices.Clone(devices), Other), parent.Layers)
 	if len(found) == 0 {
@@ -64,12 +65,25 @@ func Port(devices []nldev.Device, parent plan.Link, related func() []Match) (Mat
 		return Match{}, cnierr.New(cnierr.NoRDMA, finding, string(parent.Name),
 			"use a NIC as master that has one RDMA device; a bond has one when the driver bonds the RDMA ports too (RoCE LAG)",
 			"want exactly one, got %d: %s", len(found), strings.Join(texts(found), ", "))
-	case Other(found[0].Device):
-		return Match{}, cnierr.New(cnierr.NoRDMA, finding, string(parent.Name),
-			"switch the port to Ethernet (mlxconfig LINK_TYPE_P1=2) and to RoCE, or use another plugin for it",
-			"%s speaks %q, not RoCE", found[0].Device.Name, found[0].Device.Protocol)
 	}
 	return found[0], nil
+}
+
+// ToRoCE returns the hint for a port that speaks another protocol than RoCE: what the vendor of
+// the NIC offers. sys is sysfs as the namespace of the device sees it.
+func ToRoCE(m Match, sys fs.FS) string {
+	pci := Function(sys, m.Device.Name, m.Link)
+	vendor := text(sys, "bus/pci/devices/"+pci+"/vendor")
+	switch {
+	case m.Device.Protocol == "ib" && vendor == "0x15b3":
+		return shell.Command("switch the port to Ethernet: mlxconfig -d %s set LINK_TYPE_P%d=2, then mlxfwreset -d %s reset; or use another plugin for it", pci, m.Number, pci)
+	case m.Device.Protocol == "iw" && vendor == "0x8086": // the driver ice refuses both at a time
+		return shell.Command("E810: devlink dev param set pci/%s name enable_iwarp value false cmode runtime, then the same with enable_roce and true; "+
+			"with Intel's own driver, the parameter roce_ena=1 of the module irdma; X722 speaks no RoCE", pci)
+	case m.Device.Protocol == "iw" && vendor == "0x1ded":
+		return "eRDMA speaks RoCE only with a Linux and an instance type that offer it (6.14 or later); otherwise give pods the whole NIC, with the plugin of the cloud"
+	}
+	return `use a NIC of the rail network that speaks RoCE as master (rdma link), or set "rdma": {"mode": "off"}: this one cannot be switched to RoCE`
 }
 
 // Other says whether a device is known to speak another protocol than RoCE.

@@ -230,10 +230,10 @@ func Of(entries []Entry, addr netip.Addr) []Entry {
 	})
 }
 
-// Width returns how many entries an address takes in a table: two if the NIC has RoCE v1
-// beside v2.
+// Width returns how many entries an address takes in a table: one if the NIC has RoCE v2
+// alone, or two. A table without entries does not tell, so it is two.
 func Width(entries []Entry) int {
-	if slices.ContainsFunc(entries, func(e Entry) bool { return e.Type == RoCEv1 }) {
+	if len(entries) == 0 || slices.ContainsFunc(entries, func(e Entry) bool { return e.Type == RoCEv1 }) {
 		return 2
 	}
 	return 1
