@@ -40,6 +40,7 @@ func onANode() map[string][]string {
 	return map[string][]string{
 		"rails-per-rack.json":       {"--nic-addrs", "10.1.0.5/25,10.1.0.133/25,10.1.1.5/25,10.1.1.133/25,10.1.2.5/25,10.1.2.133/25,10.1.3.5/25,10.1.3.133/25"},
 		"rails-point-to-point.yaml": {"--node", "gpu-01", "--table", "conf-examples/node-tables/rails.json"},
+		"rails-routed.yaml":         {"--node", "gpu-02", "--table", "conf-examples/node-tables/routed.json"},
 	}
 }
 
