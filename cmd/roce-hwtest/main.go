@@ -294,6 +294,7 @@ func bench() (b hwtest.Bench, lock *os.File, err error) {
 	b = hwtest.Bench{StateDir: hwtest.StateDir, Netns: "/run/netns", Attach: attach.Node{
 		ID:      id,
 		Machine: thisnode.Machine{Records: records, Name: filepath.Base, Log: log},
+		Fillers: "/run/netns/roce-hwtest-gids", RemoveFillers: true,
 		Addresses: lease.Allocator{
 			Book: plugin.Book(hwtest.StateDir, boot, log, nil), Program: conf.PluginType, Agent: nodefile.Store{Dir: hwtest.StateDir, BootID: boot},
 			Now: plugin.BootTime, NodeName: host, ReadFile: trusted.Read, Log: log,

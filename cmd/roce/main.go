@@ -172,6 +172,7 @@ func node(args *skel.CmdArgs, s settings.Node, parent func(plan.Link) error, log
 	n = attach.Node{
 		ID:          id,
 		Machine:     thisnode.Machine{Records: records, Name: func(path string) string { return path }, TakeInUse: s.TakeInUse, Log: log},
+		Fillers:     plan.FillerNetns, RemoveFillers: s.RemoveFillers,
 		AllowParent: parent,
 		Services:    files.Services,
 		Addresses: lease.Allocator{

@@ -104,6 +104,7 @@ func (n *nodeFlags) open(w io.Writer) (attach.Node, error) {
 	log := slog.New(slog.NewTextHandler(w, nil))
 	return attach.Node{
 		Machine:   thisnode.Machine{Records: records, Name: netnsName, Log: log},
+		Fillers:   plan.FillerNetns,
 		Addresses: lease.Allocator{Book: book, Program: conf.PluginType},
 		Now:       plugin.BootTime,
 		Records:   records,

@@ -50,6 +50,7 @@ func newNodeOf(t *testing.T, device, mode string) *node {
 		t.Fatalf("the machine has settings: %s", conf.SettingsFile)
 	}
 	t.Cleanup(func() { _ = os.Remove(conf.SettingsFile) })
+	t.Cleanup(func() { dropFillers(t) })
 	n.settle("")
 	return n
 }

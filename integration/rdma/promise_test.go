@@ -14,6 +14,8 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/roce-cni/roce-cni/integration/cnitest"
+	"github.com/roce-cni/roce-cni/pkg/base/netns"
+	"github.com/roce-cni/roce-cni/pkg/plugin/plan"
 )
 
 // promising returns a copy of a network with the key rdma.gidIndex. ADD waits long for
@@ -35,6 +37,7 @@ func histories(t *testing.T, of func(rail int) int) {
 	}
 	before := allGIDs(t, "")
 	t.Cleanup(func() {
+		dropFillers(t)
 		_, _ = try("sh", "-c", remove.String())
 		cnitest.Await(t, "the entries of the host's addresses are gone", func() bool { return cmp.Equal(allGIDs(t, ""), before) })
 	})
@@ -52,6 +55,24 @@ func histories(t *testing.T, of func(rail int) int) {
 // byRail is a history in which each of four rails has one address more.
 func byRail(rail int) int { return rail % 4 }
 
+// dropFillers removes the node's fillers, as an operator may.
+func dropFillers(t *testing.T) {
+	t.Helper()
+	if err := netns.Remove(plan.FillerNetns); err != nil {
+		t.Error(err)
+	}
+}
+
+// fillers returns how many entries of fillers a table has.
+func (t table) fillers() (n int) {
+	addr := plan.FillerRange.Addr()
+	for range 256 {
+		n += len(t.of(addr.String()))
+		addr = addr.Next()
+	}
+	return n
+}
+
 // fillers returns the fillers that are on interfaces of a pod.
 func (p *pod) fillers(t *testing.T) string {
 	t.Helper()
@@ -64,52 +85,83 @@ func rounds(t *testing.T) int {
 	t.Helper()
 	n, err := strconv.Atoi(os.Getenv("ROUNDS"))
 	if err != nil {
-		n = 6
+		n = 12
 	}
 	t.Logf("%d pods come or go, on %d NICs", n, rails())
 	return n
 }
 
-// TestPromiseEqualHoldsWhilePodsComeAndGo has pods come and go at random.
+// TestPromiseEqualHoldsWhilePodsComeAndGo has pods of one rail to all rails come and go at
+// random. A table never has more fillers than all other entries of the node.
 func TestPromiseEqualHoldsWhilePodsComeAndGo(t *testing.T) {
 	n := newNode(t, "shared")
-	histories(t, byRail)
 	before := allGIDs(t, "")
+	histories(t, byRail)
 	rnd := rand.New(rand.NewPCG(1, uint64(rails())))
-	var pods [4]attachment
-	there := map[int]bool{}
-	for i := range pods {
+	type member struct {
+		attachment
+		on []int // its rails
+	}
+	pods := map[int]member{}
+	most, peak := 0, 0
+	for range rounds(t) {
+		slot := rnd.IntN(5)
+		if p, there := pods[slot]; there {
+			p.mustDel()
+			delete(pods, slot)
+			continue
+		}
+		on := rnd.Perm(rails())[:1+rnd.IntN(rails())]
 		c := n.allRails()
-		if i%2 == 1 {
+		all := c["rails"].([]any)
+		list := make([]any, len(on))
+		for j, r := range on {
+			list[j] = all[r]
+		}
+		c = c.With("rails", list)
+		if rnd.IntN(3) == 0 {
 			c = dualRails(c)
 		}
-		pods[i] = n.attach(promising(c, "equal"), n.pod())
-	}
-	for range rounds(t) {
-		i := rnd.IntN(len(pods))
-		if there[i] {
-			pods[i].mustDel()
-		} else {
-			addrs := pods[i].addRails()
-			pods[i].aligned(allGIDs(t, pods[i].pod.Name), addrs)
-			if left := pods[i].pod.fillers(t); left != "" {
-				t.Errorf("%s still has\n%s", pods[i].pod.Name, left)
-			}
-			if rails() <= 2 { // CHECK reads whole tables, which takes long in a virtual machine
-				pods[i].mustCheck()
-			}
+		p := member{n.attach(promising(c, "equal"), n.pod()), on}
+		pods[slot] = p
+		addrs := p.addRails()
+		now := allGIDs(t, p.pod.Name)
+		tables := make([]table, len(on))
+		for j, r := range on {
+			tables[j] = now[r]
 		}
-		there[i] = !there[i]
+		p.aligned(tables, addrs)
+		if left := p.pod.fillers(t); left != "" {
+			t.Errorf("%s has\n%s", p.pod.Name, left)
+		}
+		others := 0
+		for _, table := range allGIDs(t, "") {
+			most, others = max(most, table.fillers()), others+table.used()-table.fillers()
+		}
+		peak = max(peak, others)
+		if rails() <= 2 { // CHECK reads whole tables, which takes long in a virtual machine
+			p.mustCheck()
+		}
 		if t.Failed() {
 			t.FailNow()
 		}
 	}
-	for i := range there {
-		if there[i] {
-			pods[i].mustDel()
-		}
+	t.Logf("at most %d fillers in a table, beside at most %d other entries of the node", most, peak)
+	if most > peak {
+		t.Errorf("there were up to %d fillers in a table, and up to %d other entries of the node", most, peak)
 	}
-	cnitest.Await(t, "the GIDs are gone", func() bool { return cmp.Equal(allGIDs(t, ""), before) })
+	for _, p := range pods {
+		p.mustDel()
+	}
+	dropFillers(t)
+	cnitest.Await(t, "the GIDs of pods and fillers are gone", func() bool {
+		for i, now := range allGIDs(t, "") {
+			if now.used() != before[i].used()+byRail(i) {
+				return false
+			}
+		}
+		return true
+	})
 	n.nothingLeft()
 }
 

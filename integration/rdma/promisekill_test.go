@@ -40,7 +40,7 @@ func (a attachment) killedAtFiller(number int) bool {
 	t := a.node.t
 	t.Helper()
 	events := a.pod.addressEvents(t)
-	filler := plan.Fillers.Addr().As4()
+	filler := plan.FillerRange.Addr().As4()
 	cmd := a.start("ADD")
 	done := make(chan struct{})
 	go func() {
@@ -51,7 +51,7 @@ func (a attachment) killedAtFiller(number int) bool {
 			if err != nil {
 				return // ADD has ended
 			}
-			if binary.NativeEndian.Uint16(message[4:]) == unix.RTM_NEWADDR && bytes.Contains(message[:n], filler[:3]) {
+			if binary.NativeEndian.Uint16(message[4:]) == unix.RTM_NEWADDR && bytes.Contains(message[:n], filler[:2]) {
 				seen++
 			}
 		}

@@ -12,7 +12,10 @@ import (
 	"crypto/rand"
 	"log/slog"
 	"os"
+	"path/filepath"
 
+	"github.com/roce-cni/roce-cni/pkg/base/cnierr"
+	"github.com/roce-cni/roce-cni/pkg/base/netns"
 	"github.com/roce-cni/roce-cni/pkg/plugin/attach"
 	"github.com/roce-cni/roce-cni/pkg/plugin/conf"
 	"github.com/roce-cni/roce-cni/pkg/plugin/kernel"
@@ -38,6 +41,29 @@ func (Machine) Open(path string) (attach.Kernel, error) { return kernel.Open(pat
 
 // OpenHost implements attach.Machine.
 func (Machine) OpenHost() (attach.Kernel, error) { return kernel.OpenHost() }
+
+// MakeNetns implements attach.Machine. It also makes the folder, which is that of ip-netns(8).
+func (Machine) MakeNetns(path string) error {
+	err := os.MkdirAll(filepath.Dir(path), 0o755)
+	if err == nil {
+		err = netns.Remove(path) // a file that a process left which was killed
+	}
+	if err == nil {
+		err = netns.Make(path)
+	}
+	if err != nil {
+		return cnierr.New(cnierr.IO, "make network namespace", path, netns.NeedsRoot, "%w", err)
+	}
+	return nil
+}
+
+// RemoveNetns implements attach.Machine.
+func (Machine) RemoveNetns(path string) error {
+	if err := netns.Remove(path); err != nil {
+		return cnierr.New(cnierr.IO, "remove network namespace", path, netns.NeedsRoot, "%w", err)
+	}
+	return nil
+}
 
 // Facts implements attach.Machine.
 func (Machine) Facts(ctx context.Context, req conf.Request) ([]plan.RailFacts, error) {

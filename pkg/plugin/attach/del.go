@@ -83,7 +83,7 @@ func (n Node) remove(ctx context.Context, rec record.Record, path string, releas
 	if err := n.undo(context.WithoutCancel(ctx), rec, path, after); err != nil {
 		return err
 	}
-	return n.Records.Delete(rec.Attachment)
+	return n.drop(ctx, rec)
 }
 
 // logUsers logs the programs of a pod that still use shared RDMA devices: they hold GID

@@ -156,7 +156,7 @@ func (n Node) abandon(ctx context.Context, pod *pod, rec record.Record, cause er
 	if undoFailed(err) {
 		return err
 	}
-	return errors.Join(err, n.Records.Delete(rec.Attachment))
+	return errors.Join(err, n.drop(ctx, rec))
 }
 
 // undoFailed says whether the undoing that followed a failure failed too.

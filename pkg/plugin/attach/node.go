@@ -27,6 +27,10 @@ type Node struct {
 	ID string
 	// Machine is what the node runs on.
 	Machine Machine
+	// Fillers is the path of the network namespace of the node's fillers. RemoveFillers says
+	// that it goes with the last attachment that needs them.
+	Fillers       string
+	RemoveFillers bool
 	// AllowParent says whether a NIC of the host may be the parent in an ADD. nil allows
 	// every NIC.
 	AllowParent func(nic plan.Link) error
@@ -62,6 +66,10 @@ type Machine interface {
 	// OpenHost opens the kernel at the host alone. Its errors are those of
 	// kernel.OpenHost.
 	OpenHost() (Kernel, error)
+	// MakeNetns makes a network namespace at a path, unless it is there. RemoveNetns removes
+	// it with all that is in it.
+	MakeNetns(path string) error
+	RemoveNetns(path string) error
 	// Facts reads the facts of the host alone. Its errors are those of kernel.HostFacts.
 	Facts(ctx context.Context, req conf.Request) ([]plan.RailFacts, error)
 	// Wire returns the executor of the operations that ask or tell the wire.

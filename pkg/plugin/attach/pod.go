@@ -66,6 +66,7 @@ type pod struct {
 	Kernel
 	wire    plan.Single
 	rdma    RDMA
+	fillers fillers
 	at      conf.Attachment
 	records record.Store
 	log     *slog.Logger
@@ -108,7 +109,7 @@ func (n Node) open(netns string, at conf.Attachment) (*pod, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &pod{k, n.Machine.Wire(k), n.Machine.RDMA(netns, k.Enter), at, n.Records, n.Log, n.measure, nil, nil}, nil
+	return n.pod(k, netns, k.Enter, at), nil
 }
 
 // openHost opens the host alone for an attachment. The caller must Close it. Errors are
@@ -118,7 +119,14 @@ func (n Node) openHost(at conf.Attachment) (*pod, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &pod{k, n.Machine.Wire(k), n.Machine.RDMA("", nil), at, n.Records, n.Log, n.measure, nil, nil}, nil
+	return n.pod(k, "", nil, at), nil
+}
+
+func (n Node) pod(k Kernel, netns string, enter func(func() error) error, at conf.Attachment) *pod {
+	return &pod{
+		Kernel: k, wire: n.Machine.Wire(k), rdma: n.Machine.RDMA(netns, enter), fillers: fillers{machine: n.Machine, path: n.Fillers},
+		at: at, records: n.Records, log: n.Log, measure: n.measure,
+	}
 }
 
 func (p *pod) of(op plan.Op) plan.Executor {
@@ -128,7 +136,7 @@ func (p *pod) of(op plan.Op) plan.Executor {
 	case plan.ByRDMA:
 		return plan.Each(p.rdma)
 	case plan.ByAligner:
-		return plan.Each(align.Aligner{Kernel: p.Kernel, Tables: p.rdma, Owner: p.owner})
+		return plan.Each(align.Aligner{Pod: align.Side{Kernel: p.Kernel, Tables: p.rdma}, Node: p.fillers.side, Owner: p.owner})
 	}
 	return p.Kernel
 }
@@ -143,6 +151,7 @@ func (p *pod) Close() {
 	if wire, ok := p.wire.(interface{ Close() }); ok { // a wire that holds nothing has no Close
 		wire.Close()
 	}
+	p.fillers.close()
 	p.rdma.Close()
 	p.Kernel.Close()
 }

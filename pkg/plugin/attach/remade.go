@@ -61,8 +61,9 @@ func (n Node) Remade(ctx context.Context) []Remade {
 
 func samePort(a, b plan.RDMADevice) bool { return a.Index == b.Index && a.Port == b.Port }
 
-// Clear takes the addresses of all pods off a port that was made again. Each pod may sit at
-// the index of another one, so only then Repair can give each its own. What used the
+// Clear takes the addresses of all pods, and the fillers of the node, off a port that was made
+// again. Each pod may sit at the index of another one, so only then Repair can give each its
+// own. What used the
 // indexes ended with the device. Errors: RDMAHeld if programs use the device again.
 func (n Node) Clear(ctx context.Context, r Remade) error {
 	const action = "set GID indexes again on"
@@ -81,7 +82,7 @@ func (n Node) Clear(ctx context.Context, r Remade) error {
 		return err
 	}
 	defer release()
-	var errs []error
+	errs := []error{n.clearFillers(ctx, r.Device)}
 	for _, at := range r.Pods {
 		errs = append(errs, n.standing(ctx, at, "", func(pod *pod, rec record.Record) error {
 			return pod.Kernel.Undo(ctx, addressesOn(rec.Plan.Ops, r.Device)...)

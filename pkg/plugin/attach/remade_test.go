@@ -5,6 +5,7 @@ package attach_test
 
 import (
 	"slices"
+	"strings"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
@@ -15,25 +16,38 @@ import (
 )
 
 // reset makes the device of ens1 again: the entries of its table come back in order,
-// without the holes of pods that have gone.
-func (w *world) reset() {
+// without the holes of pods that have gone. Those of fillers may be the last.
+func (w *world) reset(fillersLast bool) {
 	w.hca.remade = 77
 	t := w.hca.tables.tables["ens1"]
+	if fillersLast {
+		slices.SortStableFunc(t.entries, func(a, b gidEntry) int { return strings.Compare(a.of.netns, b.of.netns) })
+	}
 	used := slices.DeleteFunc(slices.Clone(t.entries), func(e gidEntry) bool { return e == (gidEntry{}) })
 	t.entries = append(used, make([]gidEntry, len(t.entries)-len(used))...)
 }
 
 // TestPodsOfADeviceThatWasMadeAgainGetTheirIndexesBack has two pods of which one is at the
-// index of the other, so that neither can be repaired alone.
+// index of the other, so that neither can be repaired alone, or fillers at the indexes of both.
 func TestPodsOfADeviceThatWasMadeAgainGetTheirIndexesBack(t *testing.T) {
 	t.Parallel()
-	w := promising(t, `"equal"`, newGIDTables(64, 1, 2, 0, 1))
-	for _, id := range []string{"c0", "c1", "c2"} {
-		w.fake.Pod(podPath(id))
-		if _, err := w.node().Add(ctx, w.request(id, "net1", "")); err != nil {
-			t.Fatal(err)
-		}
+	for name, c := range map[string]struct {
+		tables      *gidTables
+		fillersLast bool
+	}{
+		"a pod at the index of another": {newGIDTables(64, 1, 2, 0, 1), false},
+		"fillers at those of pods":      {newGIDTables(64, 1, 1, 4, 1), true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			promising(t, `"equal"`, c.tables).repairsAfterReset(c.fillersLast)
+		})
 	}
+}
+
+func (w *world) repairsAfterReset(fillersLast bool) {
+	t := w.t
+	w.comeEqual("c0", "c1", "c2")
 	if err := w.node().Del(ctx, w.del("c0", "net1")); err != nil {
 		t.Fatal(err)
 	}
@@ -41,7 +55,7 @@ func TestPodsOfADeviceThatWasMadeAgainGetTheirIndexesBack(t *testing.T) {
 	if r := w.node().Remade(ctx); len(r) > 0 {
 		t.Errorf("before the reset: %v", r)
 	}
-	w.reset()
+	w.reset(fillersLast)
 	if lost, err := w.node().Lost(ctx, c1); err == nil || len(lost) > 0 {
 		t.Errorf("a repair of the pod alone is promised: %v, %v", lost.Commands("pod"), err)
 	}
@@ -66,11 +80,12 @@ func TestPodsOfADeviceThatWasMadeAgainGetTheirIndexesBack(t *testing.T) {
 	if diff := cmp.Diff(before, [][][]int{w.indexes("c1"), w.indexes("c2")}); diff != "" {
 		t.Errorf("indexes (-before +after):\n%s", diff)
 	}
-	if diff := cmp.Diff(lines(pods), lines(w.fake.String())); diff != "" {
+	if diff := cmp.Diff(lines(pods), lines(w.fake.String())); diff != "" && !fillersLast {
 		t.Errorf("the pods (-before +after):\n%s", diff)
 	}
-	w.reset() // the record has the new index now: what moves later is no reset
+	w.reset(fillersLast) // the record has the new index now: what moves later is no reset
 	if r := w.node().Remade(ctx); len(r) > 0 {
 		t.Errorf("after the repair: %v", r)
 	}
+	w.comeEqual("c3")
 }

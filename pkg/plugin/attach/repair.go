@@ -273,6 +273,11 @@ func withAlignment(recorded, lost plan.Ops) plan.Ops {
 			continue
 		}
 		if r := lostRail(g, lost); len(r.Addresses) > 0 {
+			for c := range plan.All[plan.Child](recorded) {
+				if c.Name == r.Link {
+					r.Fillers = c.Fillers()
+				}
+			}
 			rails = append(rails, r)
 		}
 	}

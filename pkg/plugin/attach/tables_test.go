@@ -114,7 +114,7 @@ func (g *gidTables) done(netns string, op plan.Op) {
 	}
 }
 
-// undone removes what an operation has removed.
+// undone removes what an operation has removed, and without one all that a namespace has.
 func (g *gidTables) undone(netns string, op plan.Op) {
 	if g == nil {
 		return
@@ -123,6 +123,8 @@ func (g *gidTables) undone(netns string, op plan.Op) {
 	defer g.mu.Unlock()
 	for _, t := range g.tables {
 		switch k := op.Kind.(type) {
+		case nil:
+			t.unset(func(e gidEntry) bool { return e.of.netns == netns })
 		case plan.Child:
 			t.unset(func(e gidEntry) bool { return e.of == holder{netns, k.Name} })
 		case plan.Address:
@@ -131,13 +133,16 @@ func (g *gidTables) undone(netns string, op plan.Op) {
 	}
 }
 
+// Look implements attach.RDMA, as LookBefore.
+func (h handle) Look(plan.AlignRail, []netip.Addr) error { return nil }
+
 // fillers returns how many entries of fillers there are.
 func (g *gidTables) fillers() (n int) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	for _, t := range g.tables {
 		for _, e := range t.entries {
-			if e.gid.IsValid() && plan.Fillers.Contains(e.gid) {
+			if e.gid.IsValid() && plan.FillerRange.Contains(e.gid) {
 				n++
 			}
 		}

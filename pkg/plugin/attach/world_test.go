@@ -47,6 +47,7 @@ type world struct {
 	dir  string        // the state folder
 	now  time.Duration // since boot
 	boot string
+	keep bool // the fillers of the node
 	// config is the network's, for a mode of RDMA, a folder and more members.
 	config string
 	log    *slog.Logger
@@ -124,6 +125,7 @@ func (w *world) node() attach.Node {
 	return attach.Node{
 		ID:        "machine/host",
 		Machine:   machine{w},
+		Fillers:   plan.FillerNetns, RemoveFillers: !w.keep,
 		Now:       func() time.Duration { return w.now },
 		Services:  w.ranges().Services,
 		Addresses: w.allocator(),
@@ -149,6 +151,18 @@ func (m machine) OpenHost() (attach.Kernel, error) {
 		return nil, err
 	}
 	return mortal{k, m.w, ""}, nil
+}
+
+func (m machine) MakeNetns(path string) error {
+	m.w.step()
+	m.w.fake.Pod(path)
+	return nil
+}
+
+func (m machine) RemoveNetns(path string) error {
+	m.w.fake.RemovePod(path)
+	m.w.hca.tables.undone(path, plan.Op{})
+	return nil
 }
 
 func (m machine) Facts(ctx context.Context, req conf.Request) ([]plan.RailFacts, error) {

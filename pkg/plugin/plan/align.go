@@ -4,6 +4,7 @@
 package plan
 
 import (
+	"crypto/sha256"
 	"fmt"
 	"net/netip"
 	"slices"
@@ -15,14 +16,15 @@ import (
 )
 
 // Align makes the GID indexes of an attachment what rdma.gidIndex promises. The kernel
-// gives an address the lowest free index. So Do takes the addresses of a rail off,
-// sets temporary addresses ("fillers") on the same link until the index is right, sets
-// the addresses again, and removes the fillers. It is done before routes are made,
-// because they would go with an address.
+// gives an address the lowest free index. So Do takes the addresses of a rail off, takes the
+// indexes below the wanted one with other addresses ("fillers"), and sets the addresses
+// again. It is done before routes are made, because they would go with an address.
 //
-// There is nothing to undo: the links are ours, and everything on them goes with them.
-// The record has the operation and the links before the first filler is set. The place
-// of the operation is the pod. At that time the devices are in the host's namespace.
+// Fillers belong to the node and stay, so that the next attachments find the same index
+// free on all rails. They are on links of a namespace of their own: see Child.Fillers.
+//
+// There is nothing to undo: other attachments use the fillers, too. The place of the
+// operation is the pod. At that time the devices are in the host's namespace.
 type Align struct {
 	Index conf.GIDIndex `json:"index"`
 	Rails []AlignRail   `json:"rails"`
@@ -33,6 +35,9 @@ type AlignRail struct {
 	Link   conf.LinkName `json:"link"`
 	Device RDMADevice    `json:"device"`
 	Wait   time.Duration `json:"wait"` // for the GIDs, at most, each time
+	// Fillers is the node's link with the fillers of the NIC. It is zero if the NIC can
+	// have none: then the fillers are on Link, and go when the index is right.
+	Fillers Child `json:"fillers,omitzero"`
 	// Addresses are those that get equal indexes, in the order in which they were
 	// set. Others are set after them and may have any index.
 	Addresses []netip.Prefix `json:"addresses"`
@@ -42,16 +47,43 @@ type AlignRail struct {
 	At []int `json:"at,omitempty"`
 }
 
-// Fillers is where the temporary addresses are from. They are link-local IPv4
-// addresses, which the kernel does not announce, and each is a subnet of its own.
-var Fillers = netip.MustParsePrefix("169.254.77.0/24") //nolint:gochecknoglobals // a constant
+// FillerNetns is the network namespace of the node's fillers. Programs of the host do not
+// see their addresses there.
+const FillerNetns = "/run/netns/roce-gids"
+
+// FillerRange is where the addresses of fillers are from: link-local IPv4, each a subnet of
+// its own, and enough for all tables.
+var FillerRange = netip.MustParsePrefix("169.254.64.0/20") //nolint:gochecknoglobals // a constant
+
+// FillerMark is the alias of each link with fillers. It names no attachment.
+const FillerMark = MarkPrefix + "gids"
+
+// Fillers returns the node's link with the fillers for a child of a NIC, in FillerNetns. It
+// is zero if the NIC can have no other child, or if the NIC is in the pod.
+//
+// The link is never up. So it has no entry but those of the fillers, and nothing is sent
+// from or for their addresses.
+func (c Child) Fillers() Child {
+	if c.InPod || c.Mode == conf.Passthru {
+		return Child{}
+	}
+	sum := sha256.Sum256([]byte(FillerMark + "/" + c.Parent))
+	out := Child{
+		Name: conf.LinkName(fmt.Sprintf("gids-%x", sum[:4])), Parent: c.Parent, NIC: c.NIC, Mode: conf.Bridge,
+		MTU: 1280, MAC: conf.MAC{0x02, sum[0], sum[1], sum[2], sum[3], sum[4]}, Mark: FillerMark,
+	}
+	if c.Mode.SharesMAC() {
+		out.Mode, out.MAC = c.Mode, c.MAC
+	}
+	return out
+}
 
 // commands implements Kind.
 func (a Align) commands(namespaces) []string {
 	var out []string
 	for _, r := range a.Rails {
-		out = append(out, fmt.Sprintf("# %s: make the GID index %s, with temporary addresses of %s, in the table of %s/%d",
-			shell.Word(r.Link), a.wants(), Fillers, shell.Word(r.Device.Name), r.Device.Port))
+		out = append(out, fmt.Sprintf("# %s: make the GID index %s in the table of %s/%d, with fillers of %s",
+			shell.Word(r.Link), a.wants(), shell.Word(r.Device.Name), r.Device.Port, FillerRange))
 	}
 	return out
 }
@@ -75,14 +107,17 @@ func (a Align) and(next Align) Align {
 	return a
 }
 
-// align returns the alignment of the addresses of a rail. set are the operations that
-// set them.
-func (m maker) align(set Ops) Ops {
+// align returns the alignment of the addresses of a rail. link has the operation that makes
+// its link, and set those that set them.
+func (m maker) align(link, set Ops) Ops {
 	r := m.facts.RDMA
 	if r == nil || len(m.lease.Addresses) == 0 || m.req.RDMA.GIDIndex == conf.AnyIndex {
 		return nil
 	}
 	rail := AlignRail{Link: m.rail.IfName, Device: r.Device, Wait: m.req.RDMA.GIDWait}
+	for c := range All[Child](link) {
+		rail.Fillers = c.Fillers()
+	}
 	for a := range All[Address](set) {
 		leased := slices.ContainsFunc(m.lease.Addresses, func(l LeasedAddress) bool { return l.Prefix == a.Prefix })
 		if leased {

@@ -52,10 +52,11 @@ func (m maker) ops() (Ops, error) {
 		return nil, err
 	}
 	mac, mtu := m.mac(), m.mtu()
-	out := slices.Concat(m.vlan(), m.link(mac, mtu), m.sysctl(), InPod(Up{Link: m.rail.IfName}))
+	link := m.link(mac, mtu)
+	out := slices.Concat(m.vlan(), link, m.sysctl(), InPod(Up{Link: m.rail.IfName}))
 	if m.facts.Adopted == nil { // another plugin's link has its addresses, and they are in use: by us
 		set := m.addresses(mac)
-		out = slices.Concat(out, m.conflict(mac), set, m.align(set))
+		out = slices.Concat(out, m.conflict(mac), set, m.align(link, set))
 	}
 	return slices.Concat(out, at(Pod, routes), at(Pod, rules), m.gateway(mac),
 		m.move(), m.port(), m.gid(), m.deviceInfo(), m.announce(mac)), nil

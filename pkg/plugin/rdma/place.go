@@ -20,13 +20,11 @@ import (
 // does nothing for devices that are not in the host's namespace. Errors: NoRDMA when a
 // device is gone.
 //
-// It reads the whole table if fillers or recorded indexes can be anywhere in it, or if the
-// driver hides entries (gidtable.Table.Look). Otherwise it need not: the lowest free index
-// is the pod's.
+// It reads the whole table if recorded indexes can be anywhere in it, or if the driver hides
+// entries (gidtable.Table.Look). Otherwise it need not: the lowest free index is the pod's.
 func (s *Subsystem) LookBefore(all, set plan.Ops) error {
-	aligned := slices.ContainsFunc(all, func(op plan.Op) bool { _, is := op.Kind.(plan.Align); return is })
 	for g := range plan.All[plan.GID](all) {
-		whole := aligned || slices.ContainsFunc(g.Targets, func(t plan.GIDTarget) bool { return t.Index != nil })
+		whole := slices.ContainsFunc(g.Targets, func(t plan.GIDTarget) bool { return t.Index != nil })
 		link := g.Targets[0].Link
 		var addrs []netip.Addr
 		for a := range plan.All[plan.Address](set.At(plan.Pod)) {
@@ -56,6 +54,16 @@ func (s *Subsystem) LookBefore(all, set plan.Ops) error {
 		s.before[link] = before
 	}
 	return nil
+}
+
+// Look notes again which entries of other interfaces there are for addresses of a rail, in
+// the whole table. The rail does not have them now. Errors are those of LookBefore.
+func (s *Subsystem) Look(r plan.AlignRail, addrs []netip.Addr) error {
+	err := s.at(Pod, func() (err error) {
+		s.before[r.Link], err = gidtable.New(s.c.Sys, r.Device.Name, r.Device.Port).Again(s.before[r.Link], addrs)
+		return err
+	})
+	return classify("read GID table of", portName(r.Device), err)
 }
 
 // of returns an interface of the pod, with what LookBefore noted.

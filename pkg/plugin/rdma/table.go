@@ -45,6 +45,9 @@ func (s *Subsystem) Table(of, reader Side, device string, port uint32) ([]Entry,
 // Room says how many more pods free entries are enough for: see gidtable.Room.
 func Room(free, width int) string { return gidtable.Room(free, width) }
 
+// Width returns how many entries an address takes in a table: see gidtable.Width.
+func Width(entries []Entry) int { return gidtable.Width(entries) }
+
 // Own returns the entries that may be that of an interface: see gidtable.Own.
 func Own(entries []Entry, name string, was *int) []Entry { return gidtable.Own(entries, name, was) }
 

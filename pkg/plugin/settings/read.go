@@ -63,6 +63,7 @@ func Parse(file string, b []byte) (Node, error) {
 	log.Strict(nil)
 	rdma := top.At("rdma").Object()
 	out.TakeInUse = strict.Choice(rdma.At("inUse"), "refuse", "take") == "take"
+	out.RemoveFillers = strict.Choice(rdma.At("fillers"), "keep", "remove") == "remove"
 	rdma.Strict(nil)
 	if s, ok := top.At("table").Absolute(); ok {
 		out.Table = s

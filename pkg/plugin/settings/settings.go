@@ -31,6 +31,9 @@ type Node struct {
 	// TakeInUse says that pods take RDMA devices from the programs of the host that use
 	// them (rdma.inUse).
 	TakeInUse bool
+	// RemoveFillers says that the node's fillers of GID tables go with the last pod that
+	// needs them (rdma.fillers).
+	RemoveFillers bool
 	// Table is the file that has the subnets of each node and rail, for networks with
 	// ipam.table.
 	Table string

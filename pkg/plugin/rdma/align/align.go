@@ -3,11 +3,11 @@
 
 // Package align makes the GID indexes of an attachment what its configuration promises.
 //
-// It drives the kernel and the GID tables of one pod in turn, and knows no verb. It looks
-// where the kernel put each GID, and computes only how many fillers to set at once. So it
-// is right when the driver hides the entries of other pods, when an address takes two
-// entries (RoCE v1 and v2), and when others use the table at the same time. Everything is
-// in this file.
+// It drives the kernel and the GID tables of one pod and of the node's fillers in turn, and
+// knows no verb. It looks where the kernel put each GID, and computes only how many fillers
+// to set at once. So it is right when the driver hides the entries of other pods, when an
+// address takes two entries (RoCE v1 and v2), and when others use the table at the same time.
+// This file has the order of the steps, fill.go the fillers.
 package align
 
 import (
@@ -15,6 +15,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math"
 	"net/netip"
 	"slices"
 
@@ -25,296 +26,246 @@ import (
 )
 
 // Tables are the GID tables of the devices of a pod's rails, which are in the host's
-// namespace. *rdma.Subsystem has them.
+// namespace, as one namespace sees them. *rdma.Subsystem has them.
 type Tables interface {
 	// Place waits for the entries of addresses that were set, and for the end of those
 	// that were removed. It returns GID indexes.
 	Place(ctx context.Context, r plan.AlignRail, set, unset []netip.Addr) (map[netip.Addr]int, error)
-	// Has says whether an entry is that of an interface of the pod.
+	// Look notes which entries there are for addresses that the interface of a rail does
+	// not have now.
+	Look(r plan.AlignRail, addrs []netip.Addr) error
+	// Has says whether an entry is that of an interface of the namespace.
 	Has(link conf.LinkName, e rdma.Entry) bool
 	// Before returns the entries with an index below limit that a namespace sees, and
 	// how long that part of the table is.
 	Before(reader rdma.Side, d plan.RDMADevice, limit int) ([]rdma.Entry, int, error)
 }
 
+// Side is a namespace: its links, and the tables as it sees them.
+type Side struct {
+	Kernel plan.Executor
+	Tables Tables
+}
+
 // Aligner executes plan.Align.
 type Aligner struct {
-	Kernel plan.Executor // of the pod
-	Tables Tables
+	Pod Side
+	// Node opens the namespace of the node's fillers. If there is none, it makes it, or
+	// returns nil.
+	Node func(make bool) (*Side, error)
 	// Owner returns the pod that has an address on this node, "" if it is unknown.
 	Owner func(netip.Addr) string
 }
 
-// Do implements plan.Single.
+// Do implements plan.Single. It changes nothing if the indexes are right. After an error,
+// the fillers that it has set are gone.
 func (a Aligner) Do(ctx context.Context, op plan.Op) error {
 	want, ok := op.Kind.(plan.Align)
 	if !ok {
 		return cnierr.New(cnierr.Bug, "align", fmt.Sprintf("%T", op.Kind), "", "it is no alignment")
 	}
-	if want.Rails[0].At != nil {
-		return a.restore(ctx, want.Rails)
-	}
-	var rails []*filling
-	most := 0
+	var rails []*rail
 	for _, r := range want.Rails {
-		f := &filling{AlignRail: r, at: make([]int, len(r.Addresses))}
-		if err := a.locate(ctx, f, 0, nil); err != nil {
-			return err
-		}
-		rails, most = append(rails, f), max(most, len(r.Addresses))
+		rails = append(rails, &rail{AlignRail: r, own: r.Fillers.Name == "", at: make([]int, len(r.Addresses))})
 	}
-	to := max(0, int(want.Index))
-	for i := range most {
-		if err := a.level(ctx, rails, i, to); err != nil {
-			return err
-		}
-		to = 0
+	if want.Rails[0].At != nil {
+		return a.restore(ctx, rails)
 	}
-	return a.empty(ctx, rails)
+	err := a.align(ctx, rails, max(0, int(want.Index)))
+	if err != nil {
+		return errors.Join(err, a.unset(context.WithoutCancel(ctx), rails))
+	}
+	return nil
 }
 
-// Undo implements plan.Single. The kernel removes fillers with their link.
+// align gives the first address of each rail the index to, equal ones if to is 0, and the
+// others equal ones. It ends with the fillers that are of use.
+func (a Aligner) align(ctx context.Context, rails []*rail, to int) error {
+	from, most, moved := math.MaxInt, 0, false
+	for _, f := range rails {
+		if err := a.locate(ctx, f, 0); err != nil {
+			return err
+		}
+		from, most = min(from, f.at[0]), max(most, len(f.Addresses))
+	}
+	for i := range most {
+		has := slices.DeleteFunc(slices.Clone(rails), func(f *rail) bool { return len(f.Addresses) <= i })
+		m, err := a.level(ctx, has, i, to)
+		if err != nil {
+			return err
+		}
+		moved, to = moved || m, 0
+	}
+	if !moved {
+		return nil
+	}
+	return a.giveBack(ctx, rails, from)
+}
+
+// Undo implements plan.Single. Fillers stay, or the kernel removes them with their link.
 func (Aligner) Undo(context.Context, plan.Op) error { return nil }
 
 // Check implements plan.Single. Each GID is checked by its own operation, at the
 // index that ADD found.
 func (Aligner) Check(context.Context, plan.Op) error { return nil }
 
-// filling is a rail while its table is filled.
-type filling struct {
-	plan.AlignRail
-	at      []int               // GID indexes of the addresses
-	fillers plan.Ops            // on the link now
-	used    map[netip.Addr]bool // not to be used as fillers: set before, or in the table already
-	room    int                 // how many fillers are still to be set
-}
-
-func (f *filling) String() string {
-	return fmt.Sprintf("%s (%s/%d)", f.Link, f.Device.Name, f.Device.Port)
-}
-
-// set returns the operations that set the addresses from i on.
-func (f *filling) set(i int) plan.Ops {
-	var out plan.Ops
-	for _, p := range slices.Concat(f.Addresses[i:], f.Others) {
-		out = append(out, plan.InPod(plan.Address{Link: f.Link, Prefix: p})...)
-	}
-	return out
-}
-
 const (
 	// Action is the operation in errors.
 	Action = "align GID index of"
-	// maxRounds is how often rails are made level. Each round has a higher index.
+	// maxRounds is how often rails are made level. Each round has another index.
 	maxRounds = 32
-	// maxFillers is how many fillers are set at once. If the driver hides entries,
-	// some of them may get an index that is too high.
-	maxFillers = 16
 )
 
-// level gives address i of all rails the same index: to, or the highest that a rail
-// has if to is 0.
-func (a Aligner) level(ctx context.Context, rails []*filling, i, to int) error {
-	rails = slices.DeleteFunc(slices.Clone(rails), func(f *filling) bool { return len(f.Addresses) <= i })
+// level gives address i of all rails the same index: to, or one that the kernel gave a rail
+// if to is 0. It returns whether it had to move any.
+func (a Aligner) level(ctx context.Context, rails []*rail, i, to int) (moved bool, err error) {
 	for range maxRounds {
-		high := slices.MaxFunc(rails, func(x, y *filling) int { return cmp.Compare(x.at[i], y.at[i]) })
-		if to > 0 && high.at[i] > to {
-			return a.taken(high, i, to)
+		target, err := a.target(rails, i, to)
+		if err != nil {
+			return moved, err
 		}
-		target := max(to, high.at[i])
-		low := slices.DeleteFunc(slices.Clone(rails), func(f *filling) bool { return f.at[i] == target })
-		if len(low) == 0 {
-			return nil
+		off := slices.DeleteFunc(slices.Clone(rails), func(f *rail) bool { return f.at[i] == target })
+		if len(off) == 0 {
+			return moved, nil
 		}
-		if err := a.raise(ctx, low, i, target); err != nil {
-			return err
+		moved = true
+		if err := a.move(ctx, off, i, target); err != nil {
+			return moved, err
 		}
 	}
-	return cnierr.New(cnierr.NoGID, Action, rails[0].String(), "delete pods on these NICs, or set rdma.gidIndex to any",
+	return moved, cnierr.New(cnierr.NoGID, Action, rails[0].String(), "delete pods on these NICs, or set rdma.gidIndex to any",
 		"after %d attempts no index is free on all rails", maxRounds)
 }
 
-// raise moves address i of rails, and those behind it, to the lowest free index from
-// to on.
-func (a Aligner) raise(ctx context.Context, low []*filling, i, to int) (err error) {
-	over := map[*filling]plan.Ops{}
-	defer func() {
-		if err != nil {
-			for f, ops := range over {
-				f.fillers = append(f.fillers, ops...)
-			}
+// target returns the index that address i of all rails is to have: to if that is not 0; the
+// lowest that a rail has if fillers hold it on the rails that are higher; else the highest.
+func (a Aligner) target(rails []*rail, i, to int) (int, error) {
+	compare := func(x, y *rail) int { return cmp.Compare(x.at[i], y.at[i]) }
+	low, high := slices.MinFunc(rails, compare).at[i], slices.MaxFunc(rails, compare).at[i]
+	if to > 0 {
+		low = to
+	}
+	for _, f := range rails {
+		if f.at[i] <= low {
+			continue
 		}
-	}()
+		held, err := a.fillerAt(f, low)
+		switch {
+		case err != nil:
+			return 0, err
+		case len(held) > 0:
+		case to > 0:
+			return 0, a.taken(f, i, to)
+		default:
+			return high, nil
+		}
+	}
+	return low, nil
+}
+
+// move gives address i of rails, and those behind it, the index to, or the lowest free one
+// behind it. It removes a filler that holds the index.
+func (a Aligner) move(ctx context.Context, rails []*rail, i, to int) error {
 	var off plan.Ops
-	for _, f := range low {
-		if err := a.measure(f, i, to); err != nil {
-			return err
-		}
+	for _, f := range rails {
 		off = append(off, f.set(i)...)
 	}
-	if err := a.Kernel.Undo(ctx, off...); err != nil {
+	if err := a.Pod.Kernel.Undo(ctx, off...); err != nil {
 		return err
 	}
-	for {
-		more, err := a.fill(ctx, low, i, to, over)
+	for _, f := range rails {
+		gone := addresses(f.set(i))
+		if _, err := a.Pod.Tables.Place(ctx, f.AlignRail, nil, gone); err != nil {
+			return err
+		}
+		if err := a.Pod.Tables.Look(f.AlignRail, gone); err != nil {
+			return err
+		}
+	}
+	for _, f := range rails {
+		if err := a.fill(ctx, f, i, to); err != nil {
+			return err
+		}
+		held, err := a.fillerAt(f, to)
 		if err != nil {
 			return err
 		}
-		if !more {
-			break
-		}
-	}
-	var all plan.Ops
-	for _, f := range low {
-		all = append(all, over[f]...)
-	}
-	if len(all) > 0 {
-		if err := a.Kernel.Undo(ctx, all...); err != nil {
+		if err := a.remove(ctx, f, append(f.high, held...)); err != nil {
 			return err
 		}
+		f.high = nil
 	}
-	if err := a.Kernel.Do(ctx, off...); err != nil {
+	if err := a.Pod.Kernel.Do(ctx, off...); err != nil {
 		return err
 	}
-	for _, f := range low {
-		if err := a.locate(ctx, f, i, addresses(over[f])); err != nil {
+	for _, f := range rails {
+		if err := a.locate(ctx, f, i); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
-// measure computes how many fillers a rail needs below an index, as far as the pod
-// sees the table.
-func (a Aligner) measure(f *filling, i, to int) error {
-	entries, size, err := a.Tables.Before(rdma.Pod, f.Device, to+1)
-	if err != nil {
-		return err
-	}
-	if size <= to {
-		return cnierr.New(cnierr.NoGID, Action, f.String(), "delete pods on the NIC that has the higher index, or set rdma.gidIndex to any",
-			"want index %d, and the table has %d entries", to, size)
-	}
-	if f.used == nil {
-		f.used = map[netip.Addr]bool{}
-	}
-	free, width := to, 0
-	moving := addresses(f.set(i))
-	for _, e := range entries {
-		f.used[e.GID] = true // a filler of an ADD that was killed
-		own := a.Tables.Has(f.Link, e)
-		if own && e.GID == f.Addresses[i].Addr() {
-			width++
-		}
-		if e.Index < to && !(own && slices.Contains(moving, e.GID)) {
-			free--
-		}
-	}
-	f.room = free / max(width, 1)
-	return nil
-}
-
-// fill sets some fillers on each rail that has room for them, and returns whether it
-// set any. It removes those from fillers that are too high, and adds them to over.
-func (a Aligner) fill(ctx context.Context, low []*filling, i, to int, over map[*filling]plan.Ops) (more bool, err error) {
-	var all plan.Ops
-	of := map[*filling]plan.Ops{}
-	for _, f := range low {
-		of[f] = f.next(min(f.room, maxFillers))
-		f.room -= len(of[f])
-		f.fillers, all = append(f.fillers, of[f]...), append(all, of[f]...)
-	}
-	if len(all) == 0 {
-		return false, nil
-	}
-	if err := a.Kernel.Do(ctx, all...); err != nil {
-		return false, err
-	}
-	for _, f := range low {
-		at, err := a.Tables.Place(ctx, f.AlignRail, addresses(of[f]), addresses(f.set(i)))
-		if err != nil {
-			return false, fmt.Errorf("want index %d on %s: %w", to, f, err)
-		}
-		high := func(op plan.Op) bool { place, ok := at[addresses(plan.Ops{op})[0]]; return ok && place >= to }
-		for _, op := range f.fillers {
-			if high(op) {
-				over[f], f.room = append(over[f], op), 0
-			}
-		}
-		f.fillers = slices.DeleteFunc(f.fillers, high)
-	}
-	return true, nil
-}
-
-// next returns the operations that set n more fillers.
-func (f *filling) next(n int) plan.Ops {
-	var out plan.Ops
-	for addr := plan.Fillers.Addr(); plan.Fillers.Contains(addr) && len(out) < n; addr = addr.Next() {
-		if !f.used[addr] {
-			f.used[addr] = true
-			out = append(out, plan.InPod(plan.Address{Link: f.Link, Prefix: netip.PrefixFrom(addr, 32)})...)
-		}
-	}
-	return out
-}
-
-// locate looks where the addresses from i on are. gone are those that must have no
-// entry any more.
-func (a Aligner) locate(ctx context.Context, f *filling, i int, gone []netip.Addr) error {
+// locate looks where the addresses of a rail from i on are.
+func (a Aligner) locate(ctx context.Context, f *rail, i int) error {
 	var want []netip.Addr
 	for _, p := range f.Addresses[i:] {
 		want = append(want, p.Addr())
 	}
-	at, err := a.Tables.Place(ctx, f.AlignRail, want, gone)
+	at, err := a.Pod.Tables.Place(ctx, f.AlignRail, want, nil)
 	if err != nil {
 		return err
 	}
 	for j, addr := range want {
 		f.at[i+j] = at[addr]
+		f.highest = max(f.highest, at[addr])
 	}
 	return nil
 }
 
-// restore gives each address its former index, as far as that is free. The check that
-// ends a repair reports the other ones, so an index that is not free is no error here.
-// The addresses are set in any case.
-func (a Aligner) restore(ctx context.Context, rails []plan.AlignRail) error {
+// restore gives each address its former index, as far as that is free or has a filler. The
+// check that ends a repair reports the other ones, so an index that is not free is no error
+// here. The addresses are set in any case.
+func (a Aligner) restore(ctx context.Context, rails []*rail) error {
 	var errs []error
-	for _, r := range rails {
-		f := &filling{AlignRail: r, at: make([]int, len(r.Addresses))}
-		err := a.locate(ctx, f, 0, nil)
-		for i := 0; err == nil && i < len(r.At); i++ {
-			if f.at[i] < r.At[i] {
-				err = a.raise(ctx, []*filling{f}, i, r.At[i])
-			}
+	for _, f := range rails {
+		err := a.locate(ctx, f, 0)
+		for i := 0; err == nil && i < len(f.At); i++ {
+			err = a.again(ctx, f, i)
 		}
 		if code := cnierr.CodeOf(err); code == cnierr.NoGID || code == cnierr.NoRDMA {
 			err = nil
 		}
-		errs = append(errs, err, a.empty(ctx, []*filling{f}), a.Kernel.Do(ctx, f.set(0)...))
+		errs = append(errs, err, a.unset(ctx, []*rail{f}), a.Pod.Kernel.Do(ctx, f.set(0)...))
 	}
 	return errors.Join(errs...)
 }
 
-// empty removes the fillers.
-func (a Aligner) empty(ctx context.Context, rails []*filling) error {
-	var all plan.Ops
-	for _, f := range rails {
-		all = append(all, f.fillers...)
-	}
-	if len(all) == 0 {
+// again gives address i of a rail its former index if that is free or has a filler. No other
+// rail needs the fillers that it sets meanwhile, so they are on the pod's link.
+func (a Aligner) again(ctx context.Context, f *rail, i int) error {
+	if f.at[i] == f.At[i] {
 		return nil
 	}
-	return a.Kernel.Undo(ctx, all...)
+	f.own = f.Fillers.Name == ""
+	held, err := a.fillerAt(f, f.At[i])
+	if err != nil || f.at[i] > f.At[i] && len(held) == 0 {
+		return err
+	}
+	if err := a.remove(ctx, f, held); err != nil {
+		return err
+	}
+	f.own = true
+	return a.move(ctx, []*rail{f}, i, f.At[i])
 }
 
 // taken returns the error for a promised index that is not free. It names the owner
 // as far as the host and the pod see it.
-func (a Aligner) taken(f *filling, i, want int) error {
+func (a Aligner) taken(f *rail, i, want int) error {
 	var views [2][]rdma.Entry
 	for _, reader := range []rdma.Side{rdma.Host, rdma.Pod} {
 		var err error
-		if views[reader], _, err = a.Tables.Before(reader, f.Device, want+1); err != nil {
+		if views[reader], _, err = a.Pod.Tables.Before(reader, f.Device, want+1); err != nil {
 			return err
 		}
 	}
@@ -322,7 +273,7 @@ func (a Aligner) taken(f *filling, i, want int) error {
 	who := "an entry that only another pod sees, or that a running program still uses"
 	for _, e := range entries {
 		switch {
-		case e.Index == want && e.GID == f.Addresses[i].Addr() && a.Tables.Has(f.Link, e):
+		case e.Index == want && e.GID == f.Addresses[i].Addr() && a.Pod.Tables.Has(f.Link, e):
 			return cnierr.New(cnierr.NoGID, Action, f.String(), fmt.Sprintf("set rdma.gidIndex to %d", f.at[i]),
 				"want index %d, and the NIC has RoCE v1, which takes the index before each RoCE v2 entry", want)
 		case e.Index == want:
@@ -332,13 +283,4 @@ func (a Aligner) taken(f *filling, i, want int) error {
 	return cnierr.New(cnierr.NoGID, Action, f.String(),
 		"look at the table with rocectl gids; set rdma.gidIndex to a number that is free on all rails, or to equal",
 		"want index %d, but the lowest free index is %d: at %d is %s", want, f.at[i], want, who)
-}
-
-// addresses returns the addresses that operations set.
-func addresses(ops plan.Ops) []netip.Addr {
-	var out []netip.Addr
-	for a := range plan.All[plan.Address](ops) {
-		out = append(out, a.Prefix.Addr())
-	}
-	return out
 }

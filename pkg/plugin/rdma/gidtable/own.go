@@ -80,6 +80,18 @@ func (t Table) Look(addrs []netip.Addr, whole bool) (Before, error) {
 	return out, err
 }
 
+// Again looks at the whole table for some of the addresses of an earlier look. The interface
+// does not have them now.
+func (t Table) Again(before Before, addrs []netip.Addr) (Before, error) {
+	out, err := t.Look(addrs, true)
+	for a, places := range before.others {
+		if !slices.Contains(addrs, a) {
+			out.others[a] = places
+		}
+	}
+	return out, err
+}
+
 // Interface is an interface of a pod.
 type Interface struct {
 	Name   string // in the pod
@@ -142,7 +154,7 @@ func (t Table) Locate(of Interface, want []netip.Addr, found map[netip.Addr]int)
 // sees an entry of these only before the last entry that it looks for. That is enough
 // after a change of addresses: the kernel makes and removes entries in the order of the
 // changes, from one work queue (gid_cache_wq), and gives a new entry the lowest free
-// index. Errors are those of Locate.
+// index. If it looks for none, it sees the whole table. Errors are those of Locate.
 func (t Table) Settled(of Interface, want, gone []netip.Addr) (found map[netip.Addr]int, settled bool, err error) {
 	found, stale, err := t.find(of, want, gone)
 	return found, err == nil && !stale && len(found) == len(want), err
@@ -167,7 +179,7 @@ func (t Table) find(of Interface, want, gone []netip.Addr) (found map[netip.Addr
 		default:
 			perhaps[gid] = append(perhaps[gid], place)
 		}
-		return !stale && len(found) < len(want)
+		return !stale && (len(want) == 0 || len(found) < len(want))
 	})
 	for a, places := range perhaps {
 		if _, have := found[a]; have {
