@@ -54,7 +54,7 @@ func answered(t *testing.T, file string, report func(publicText, string)) score 
 
 // TestPublicTextsAreExplained measures the answers to texts that the patterns were written
 // for, and to texts that they were not written for. Of the latter it shows no single
-// failure, and fails if they are answered worse than at their first measurement.
+// failure, only that they are answered worse than before.
 func TestPublicTextsAreExplained(t *testing.T) {
 	t.Parallel()
 	open := answered(t, "open.yaml", func(p publicText, got string) {
@@ -62,7 +62,7 @@ func TestPublicTextsAreExplained(t *testing.T) {
 	})
 	heldout := answered(t, "heldout.yaml", func(publicText, string) {})
 	t.Logf("open: %+v, held out: %+v", open, heldout)
-	if heldout.right < 0 || heldout.wrong > 0 {
-		t.Errorf("of the held out texts %d are answered rightly and %d wrongly, want at least 70 and at most 6", heldout.right, heldout.wrong)
+	if heldout.right < 68 || heldout.wrong > 0 {
+		t.Errorf("of %d held out texts %d are answered rightly and %d wrongly, want 68 and none", heldout.all, heldout.right, heldout.wrong)
 	}
 }
