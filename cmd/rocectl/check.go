@@ -54,14 +54,9 @@ shared RDMA device. It is no damage.
 
 Where the namespaces of the node are not visible, as in a container, the answer is
 "cannot tell". The exit status is then 2, unless there is damage elsewhere.`,
-		Args:    cobra.NoArgs,
 		PreRunE: node.mustExist,
-		RunE: func(cmd *cobra.Command, _ []string) error {
-			n, err := node.open(cmd.ErrOrStderr())
-			if err != nil {
-				return err
-			}
-			keys, err := s.from(n.Records)
+		RunE: func(cmd *cobra.Command, args []string) error {
+			n, keys, err := node.chosen(cmd, args, s)
 			if err != nil {
 				return err
 			}

@@ -34,8 +34,8 @@ use a pod's rails, for a shell to evaluate: the RDMA devices, and the GID index 
 address on each. All values come from the kernel. Without flags the command reports on the
 network namespace in which it runs, for example inside a pod. There it needs no
 privileges. It fails if the container cannot open the RDMA devices, or cannot
-lock memory without a limit: the error names the line of the manifest. With --pid, --netns or --container it reports
-on a pod from the node, and needs root.
+lock memory without a limit: the error names the line of the manifest. With the name
+of a pod, --pid, --netns or --container it reports on a pod from the node, and needs root.
 
 A rail is an interface with an address that has a RoCE v2 GID. Other interfaces,
 such as eth0 of most pods, are left out.
@@ -63,9 +63,9 @@ func envCommand(node *nodeFlags) *cobra.Command {
 		Short: "Print a pod's RDMA settings for NCCL, UCX, Mooncake, vLLM, perftest and others",
 		Long:  aboutEnv,
 		Example: `  eval "$(rocectl env)" || exit
-  rocectl env --pid 4711 --ifname net1`,
-		Args: cobra.NoArgs,
-		RunE: func(cmd *cobra.Command, _ []string) error {
+  rocectl env ml/trainer-0 --ifname net1`,
+		RunE: func(cmd *cobra.Command, args []string) error {
+			f.at = f.at.of(args)
 			out := cmd.OutOrStdout()
 			ns, err := f.read(cmd)
 			if err != nil && !f.asJSON {
@@ -87,6 +87,7 @@ func envCommand(node *nodeFlags) *cobra.Command {
 			return undecided
 		},
 	}
+	takesPod(cmd)
 	cmd.Flags().StringVar(&f.netns, "netns", "", "the pod's network namespace: a `PATH`, or a name in /run/netns")
 	cmd.Flags().IntVar(&f.pid, "pid", 0, "a process of the pod: its `PID` on the node")
 	cmd.Flags().StringVar(&f.at.container, "container", "", "the pod of this container: its `ID`, or the beginning of it")
@@ -99,6 +100,9 @@ func envCommand(node *nodeFlags) *cobra.Command {
 // given refuses flags with an empty value. A script with an empty variable would
 // otherwise get the answer for the caller's own namespace, or for all interfaces.
 func (f envFlags) given(cmd *cobra.Command) error {
+	if f.at.pod != "" && (f.pid != 0 || f.netns != "" || f.at.container != "") {
+		return cnierr.New(cnierr.BadConfig, "choose pod", f.at.pod, "leave out --pid, --netns and --container, or the name", "it is named twice")
+	}
 	for name, empty := range map[string]bool{
 		"netns": f.netns == "", "container": f.at.container == "", "ifname": f.at.ifName == "", "pid": f.pid <= 0,
 	} {
@@ -113,7 +117,7 @@ func (f envFlags) given(cmd *cobra.Command) error {
 // usable says whether the caller can use the RDMA devices of the rails, if the command
 // reports on the container in which it runs. It cannot tell this of another container.
 func (f envFlags) usable(rails []gids.Rail) error {
-	if f.pid != 0 || f.netns != "" || f.at.container != "" {
+	if f.pid != 0 || f.netns != "" || f.recorded() {
 		return nil
 	}
 	own, err := podenv.Own()
@@ -150,16 +154,19 @@ func (f envFlags) path() (string, error) {
 	switch {
 	case f.pid != 0:
 		return fmt.Sprintf("/proc/%d/ns/net", f.pid), nil
-	case f.at.container != "":
-		return f.ofContainer()
+	case f.recorded():
+		return f.ofRecord()
 	case f.netns != "" && !strings.Contains(f.netns, "/"):
 		return "/run/netns/" + f.netns, nil
 	}
 	return f.netns, nil
 }
 
-// ofContainer returns the path of the namespace in the record of a container.
-func (f envFlags) ofContainer() (string, error) {
+// recorded says whether the flags name a pod that has a record.
+func (f envFlags) recorded() bool { return f.at.container != "" || f.at.pod != "" }
+
+// ofRecord returns the path of the namespace in the record of a pod.
+func (f envFlags) ofRecord() (string, error) {
 	records, err := f.node.records()
 	if err != nil {
 		return "", err
@@ -173,8 +180,8 @@ func (f envFlags) ofContainer() (string, error) {
 		return "", err
 	}
 	if other := keys[len(keys)-1].ContainerID; other != keys[0].ContainerID {
-		return "", cnierr.New(cnierr.BadConfig, "choose container", f.at.container, "write more of its ID",
-			"several IDs have this beginning: %s, %s", keys[0].ContainerID, other)
+		return "", cnierr.New(cnierr.BadConfig, "choose container", f.at.pod+f.at.container, "name one by --container, with more of its ID",
+			"there are several: %s, %s", keys[0].ContainerID, other)
 	}
 	return rec.Netns, nil
 }

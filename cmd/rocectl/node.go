@@ -112,38 +112,76 @@ func (n *nodeFlags) open(w io.Writer) (attach.Node, error) {
 	}, err
 }
 
-// selection is the flags that choose attachments.
-type selection struct{ container, ifName string }
+// chosen opens the node, and returns the attachments that the argument of a command and its
+// flags choose.
+func (n *nodeFlags) chosen(cmd *cobra.Command, args []string, s selection) (attach.Node, []conf.Attachment, error) {
+	node, err := n.open(cmd.ErrOrStderr())
+	if err != nil {
+		return node, nil, err
+	}
+	keys, err := s.of(args).from(node.Records)
+	return node, keys, err
+}
+
+// selection is what chooses attachments: flags, and the argument [POD].
+type selection struct{ container, ifName, pod string }
+
+// takesPod gives a command the argument [POD]. It refuses an empty one: a script with an empty
+// variable would otherwise get the answer for all pods, or for the namespace of the caller.
+func takesPod(cmd *cobra.Command) {
+	cmd.Use += " [POD|NAMESPACE/POD]"
+	cmd.Args = func(cmd *cobra.Command, args []string) error {
+		if len(args) == 1 && args[0] == "" {
+			return cnierr.New(cnierr.BadConfig, "read argument", "POD", "name a pod, or leave the argument out", "it is empty")
+		}
+		return cobra.MaximumNArgs(1)(cmd, args)
+	}
+}
 
 func (s *selection) register(cmd *cobra.Command) {
+	takesPod(cmd)
 	cmd.Flags().StringVar(&s.container, "container", "", "only this container: its `ID`, or the beginning of it (default all)")
 	cmd.Flags().StringVar(&s.ifName, "ifname", "", "only the attachment with the interface of this `NAME` in the pod (default all)")
 }
 
+// of adds the pod that the arguments of a command name.
+func (s selection) of(args []string) selection {
+	s.pod = append(args, "")[0]
+	return s
+}
+
 // from returns the chosen attachments that have a record.
-func (s *selection) from(records record.Store) ([]conf.Attachment, error) {
+func (s selection) from(records record.Store) ([]conf.Attachment, error) {
 	all, err := records.List()
 	if err != nil {
 		return nil, err
 	}
 	var out []conf.Attachment
 	for _, k := range all {
-		if strings.HasPrefix(string(k.ContainerID), s.container) && (s.ifName == "" || hasInterface(records, k, conf.LinkName(s.ifName))) {
+		rec, _ := records.Load(k) // an unreadable record is chosen by what its path says
+		rec.Attachment = k
+		if s.has(rec) {
 			out = append(out, k)
 		}
 	}
-	if len(out) == 0 && (s.container != "" || s.ifName != "") {
-		return nil, cnierr.New(cnierr.BadConfig, "look for attachment", strings.TrimSpace(s.container+" "+s.ifName),
-			"rocectl show --json lists the attachments, with the ids of their containers", "this node has no record of it")
+	if len(out) == 0 && s != (selection{}) {
+		return nil, s.missing()
 	}
 	return out, nil
 }
 
-// hasInterface says whether an attachment or one of its rails has this interface
-// name.
-func hasInterface(records record.Store, k conf.Attachment, name conf.LinkName) bool {
-	rec, _ := records.Load(k) // an unreadable record still has its name
-	return k.IfName == name || slices.ContainsFunc(rec.Plan.Interfaces, func(i plan.Interface) bool { return i.Name == name })
+func (s selection) missing() error {
+	subject := strings.Join(strings.Fields(s.pod+" "+s.container+" "+s.ifName), " ")
+	return cnierr.New(cnierr.BadConfig, "look for attachment", subject,
+		"rocectl show lists the attachments of this node, and with -o json the ids of their containers", "this node has no record of it")
+}
+
+// has says whether an attachment is chosen. A pod without namespace is one of any namespace.
+func (s selection) has(r record.Record) bool {
+	name := conf.LinkName(s.ifName)
+	return strings.HasPrefix(string(r.ContainerID), s.container) &&
+		(s.pod == "" || s.pod == r.Pod.Name || s.pod == r.Pod.String()) &&
+		(name == "" || r.IfName == name || slices.ContainsFunc(r.Plan.Interfaces, func(i plan.Interface) bool { return i.Name == name }))
 }
 
 // label names an attachment by its pod, if its record can be read and has the pod.

@@ -56,14 +56,9 @@ gone. An intact database is not changed.
 Where the namespaces of the node are not visible, as in a container, the answer is
 "cannot tell", and nothing is changed. The exit status is then 2, unless there is
 another error.`,
-		Args:    cobra.NoArgs,
 		PreRunE: node.mustExist,
-		RunE: func(cmd *cobra.Command, _ []string) error {
-			n, err := node.open(cmd.ErrOrStderr())
-			if err != nil {
-				return err
-			}
-			keys, err := s.from(n.Records)
+		RunE: func(cmd *cobra.Command, args []string) error {
+			n, keys, err := node.chosen(cmd, args, s)
 			if err != nil {
 				return err
 			}
@@ -230,17 +225,12 @@ because the runtime has lost its state.
 It refuses an attachment with a namespace that exists, and does nothing where the
 namespaces of the node are not visible: the exit status is then 2. Without --yes
 nothing is changed: the attachments that would be forgotten are shown.`,
-		Args:    cobra.NoArgs,
 		PreRunE: node.mustExist,
-		RunE: func(cmd *cobra.Command, _ []string) error {
-			n, err := node.open(cmd.ErrOrStderr())
-			if err != nil {
-				return err
+		RunE: func(cmd *cobra.Command, args []string) error {
+			if s.container == "" && len(args) == 0 {
+				return cnierr.New(cnierr.BadConfig, "forget attachment", "", "rocectl show lists the pods of this node", "name a pod, or a container with --container")
 			}
-			if s.container == "" {
-				return cnierr.New(cnierr.BadConfig, "forget attachment", "", "rocectl show --json lists the attachments, with the ids of their containers", "--container is missing")
-			}
-			keys, err := s.from(n.Records)
+			n, keys, err := node.chosen(cmd, args, s)
 			if err != nil {
 				return err
 			}

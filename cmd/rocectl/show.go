@@ -19,6 +19,7 @@ import (
 )
 
 func showCommand(node *nodeFlags) *cobra.Command {
+	var s selection
 	var asJSON bool
 	cmd := &cobra.Command{
 		Use:   "show",
@@ -26,14 +27,18 @@ func showCommand(node *nodeFlags) *cobra.Command {
 		Long: `Show the attachments of this node's pods, from their records. The GID index is the
 one that each address had when it was attached; rocectl check says if it has changed,
 and rocectl gids shows what the tables have now.`,
-		Args:    cobra.NoArgs,
 		PreRunE: node.mustExist,
-		RunE: func(cmd *cobra.Command, _ []string) error {
+		RunE: func(cmd *cobra.Command, args []string) error {
 			records, err := node.records()
 			if err != nil {
 				return err
 			}
 			rows, failed := attachments(records)
+			only := s.of(args)
+			rows = slices.DeleteFunc(rows, func(r record.Record) bool { return !only.has(r) })
+			if len(rows) == 0 && only != (selection{}) {
+				return errors.Join(only.missing(), failed)
+			}
 			if asJSON {
 				err = cli.JSON(cmd.OutOrStdout(), rows)
 			} else {
@@ -45,6 +50,7 @@ and rocectl gids shows what the tables have now.`,
 			return failed
 		},
 	}
+	s.register(cmd)
 	cmd.Flags().BoolVar(&asJSON, "json", false, "print the records as JSON")
 	return cmd
 }

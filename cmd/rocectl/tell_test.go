@@ -63,11 +63,11 @@ mlx5_2  1     0      fe80:0000:0000:0000:5054:00ff:fe00:0a01  -           -     
 // empty variable: it would take the host's answer for the pod's.
 func TestAFlagWithoutValueIsNoQuestionAboutTheHost(t *testing.T) {
 	t.Parallel()
-	for _, arg := range []string{"--netns=", "--container=", "--ifname=", "--pid=0", "--pid=-1"} {
+	for _, arg := range []string{"--netns=", "--container=", "--ifname=", "--pid=0", "--pid=-1", ""} {
 		cmd := root(io.Discard, io.Discard)
 		cmd.SetArgs([]string{"env", "--state-dir", t.TempDir(), arg})
 		err := cmd.Execute()
-		flag, _, _ := strings.Cut(arg, "=")
+		flag, _, _ := strings.Cut(arg, "=") // of the argument POD, any text
 		if cnierr.CodeOf(err) != cnierr.BadConfig || !strings.Contains(err.Error(), flag) {
 			t.Errorf("%s: got %v, want code %d and the flag's name", arg, err, cnierr.BadConfig)
 		}

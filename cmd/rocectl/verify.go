@@ -45,12 +45,12 @@ const verifyPort = 9483
 func verifyCommand(node *nodeFlags) *cobra.Command {
 	f := verifyFlags{env: envFlags{node: node}}
 	cmd := &cobra.Command{
-		Use:   "verify [PEER...]",
+		Use:   "verify [NAMESPACE/POD] [PEER...]",
 		Short: "Test the rails of a pod, and those between pods",
 		Long: `Test each rail of a pod: rule and table, whether the gateway answers, whether another
 host uses its address, and in the pod also the GID, the device files and the limit for
-locked memory. Run it in the pod, or on the node as root with --pid, --netns or
---container. It needs NET_RAW for the tests on the network. Nothing is changed.
+locked memory. Run it in the pod, or on the node as root with NAMESPACE/POD, --pid,
+--netns or --container. It needs NET_RAW for the tests on the network. Nothing is changed.
 
 With PEERs, other pods that run "rocectl verify serve" with the same $ROCE_VERIFY_TOKEN, it also tests each rail with
 the same rail of each PEER: whether packets pass, and whether they pass with the full
@@ -107,8 +107,8 @@ listens on the pod's ordinary network, and sends back UDP packets on each rail. 
 answers only callers with the same $ROCE_VERIFY_TOKEN, and no packet that they have not
 announced. For a test by RDMA it starts rping and ib_write_bw, if they are there. Run it
 only for the test.`,
-		Args: cobra.NoArgs,
-		RunE: func(cmd *cobra.Command, _ []string) error {
+		RunE: func(cmd *cobra.Command, args []string) error {
+			f.env.at = f.env.at.of(args)
 			key, err := verify.KeyOf(os.Getenv(verify.TokenVariable))
 			if err != nil {
 				return err
@@ -124,6 +124,7 @@ only for the test.`,
 			})
 		},
 	}
+	takesPod(cmd)
 	f.register(cmd)
 	cmd.Flags().StringVar(&listen, "listen", fmt.Sprintf(":%d", verifyPort), "the `ADDRESS` to listen on")
 	return cmd
@@ -222,6 +223,9 @@ func peerOf(given string) (name, address string) {
 func (f *verifyFlags) command(cmd *cobra.Command, peers []string) error {
 	if f.set.name != "" {
 		return f.tell(cmd, func() (verify.Report, error) { return f.fleet(cmd) })
+	}
+	if len(peers) > 0 && strings.Contains(peers[0], "/") { // no address has one
+		f.env.at, peers = f.env.at.of(peers), peers[1:]
 	}
 	return f.pod(cmd, func(p verify.Pod) error {
 		return f.tell(cmd, func() (verify.Report, error) { return f.run(cmd, p, peers) })
