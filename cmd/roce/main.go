@@ -170,9 +170,9 @@ func node(args *skel.CmdArgs, s settings.Node, parent func(plan.Link) error, log
 	}
 	records, files := record.Store{Dir: s.StateDir, BootID: boot}, nodefile.Store{Dir: s.StateDir, BootID: boot}
 	n = attach.Node{
-		ID:          id,
-		Machine:     thisnode.Machine{Records: records, Name: func(path string) string { return path }, TakeInUse: s.TakeInUse, Log: log},
-		Fillers:     plan.FillerNetns, RemoveFillers: s.RemoveFillers,
+		ID:      id,
+		Machine: thisnode.Machine{Records: records, Name: func(path string) string { return path }, TakeInUse: s.TakeInUse, Log: log},
+		Fillers: plan.FillerNetns, RemoveFillers: s.RemoveFillers,
 		AllowParent: parent,
 		Services:    files.Services,
 		Addresses: lease.Allocator{

@@ -123,9 +123,9 @@ func inEachWorld(t *testing.T, fn func(t *testing.T, fresh func(*testing.T) *wor
 // node returns the node as a new process sees it.
 func (w *world) node() attach.Node {
 	return attach.Node{
-		ID:        "machine/host",
-		Machine:   machine{w},
-		Fillers:   plan.FillerNetns, RemoveFillers: !w.keep,
+		ID:      "machine/host",
+		Machine: machine{w},
+		Fillers: plan.FillerNetns, RemoveFillers: !w.keep,
 		Now:       func() time.Duration { return w.now },
 		Services:  w.ranges().Services,
 		Addresses: w.allocator(),

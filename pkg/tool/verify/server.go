@@ -98,8 +98,8 @@ type Server struct {
 	// Key is what callers must have.
 	Key Key
 
-	mu    sync.Mutex
-	seen  map[nonce]map[arrival]int // by arrival without count; a nonce lives as long as its connection
+	mu     sync.Mutex
+	seen   map[nonce]map[arrival]int // by arrival without count; a nonce lives as long as its connection
 	echoes map[socket]*net.UDPConn
 }
 
