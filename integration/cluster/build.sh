@@ -26,7 +26,7 @@ lws=v0.7.0
 deviceplugin=v1.5.3
 whereabouts=v0.9.2
 
-declare -A packages=([etcd]=etcd-server [runc]=runc [busybox]=busybox-static [docker-registry]=docker-registry)
+declare -A packages=([etcd]=etcd-server [runc]=runc [busybox]=busybox-static [docker-registry]=docker-registry [promtool]=prometheus)
 
 tmp=$cache/new.$$
 trap 'rm -rf "$tmp"' EXIT

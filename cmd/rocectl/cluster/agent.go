@@ -119,6 +119,7 @@ func (f agentFlags) run(ctx context.Context, stateDir string, log *slog.Logger) 
 		return err
 	}
 	files := nodefile.Store{Dir: stateDir, BootID: boot}
+	rails := newReporter(node.Name, f.rails, api.RailNodes().Publish, log)
 	a := agent.New(agent.Config{
 		Node: node, Addresses: addresses,
 		Store: api.Blocks(), Requests: requests, Machine: api.Nodes().Machine,
@@ -128,8 +129,8 @@ func (f agentFlags) run(ctx context.Context, stateDir string, log *slog.Logger) 
 			return err
 		},
 		Stands:   stands(api.Pools()),
-		Services: services,
-		Kept:     api.Leases(), Patience: agent.DefaultPatience, Date: time.Now,
+		Services: services, Rails: rails.rails,
+		Kept: api.Leases(), Patience: agent.DefaultPatience, Date: time.Now,
 		Ranges: files,
 		Leases: plugin.Book(stateDir, boot, log, nil),
 		Wait:   plugin.Wait, Rand: rand.Float64, Now: plugin.BootTime, Log: log,
@@ -144,7 +145,7 @@ func (f agentFlags) run(ctx context.Context, stateDir string, log *slog.Logger) 
 		return err
 	}
 	defer socket.Close() //nolint:errcheck // nothing was written to it
-	defer f.report(ctx, node.Name, api.RailNodes(), log)()
+	defer f.report(ctx, rails)()
 	log.Info("the agent starts", "version", buildversion.BuildVersion, "machine-id", node.MachineID, "state-dir", stateDir, "listen", f.listen)
 	err = runBoth(ctx, a, socket)
 	if ctx.Err() != nil {
@@ -177,10 +178,10 @@ func runBoth(ctx context.Context, a *agent.Agent, socket grant.Socket) error {
 }
 
 // report reports the rails of the node until the returned function is called.
-func (f agentFlags) report(ctx context.Context, node string, to kube.RailNodes, log *slog.Logger) (stop func()) {
+func (f agentFlags) report(ctx context.Context, r *reporter) (stop func()) {
 	ctx, cancel := context.WithCancel(ctx)
 	var all sync.WaitGroup
-	if r := newReporter(node, f.rails, to.Publish, log); f.rails > 0 {
+	if f.rails > 0 {
 		all.Go(func() { r.run(ctx) })
 		if f.lldp {
 			all.Go(func() { r.listen(ctx) })

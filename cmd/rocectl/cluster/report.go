@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/roce-cni/roce-cni/cmd/internal/plugin"
+	"github.com/roce-cni/roce-cni/pkg/cluster/agent"
 	"github.com/roce-cni/roce-cni/pkg/cluster/block"
 	"github.com/roce-cni/roce-cni/pkg/cluster/fleet"
 	"github.com/roce-cni/roce-cni/pkg/plugin/conf"
@@ -48,6 +49,7 @@ type reporter struct {
 
 	mu    sync.Mutex
 	heard map[string]fleet.Connection
+	seen  []nic.Details // at the last look
 }
 
 // newReporter returns the reporter of a node that looks at its NICs so often.
@@ -69,6 +71,9 @@ func (r *reporter) run(ctx context.Context) {
 	for {
 		ports, err := r.ports(ctx)
 		looked.note(err)
+		r.mu.Lock()
+		r.seen = ports
+		r.mu.Unlock()
 		if err == nil {
 			now := reportOf(ports, r.connections(), r.published)
 			if last != nil && now.Equal(*last) {
@@ -107,6 +112,22 @@ func (r *reporter) pause(err error) time.Duration {
 		return spread(max(busy.After, r.every))
 	}
 	return spread(max(reportRetry, r.every))
+}
+
+// rails returns the rails at the last look, for the metrics. Of a device that a pod has,
+// nothing is known.
+func (r *reporter) rails() []agent.Rail {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	var out []agent.Rail
+	for _, p := range r.seen {
+		if p.Rail != nil && *p.Rail < fleet.MaxRails && p.State != nic.Away {
+			out = append(out, agent.Rail{
+				Number: *p.Rail, Netdev: string(p.Netdev), Device: p.Device, Up: p.State == "ACTIVE", GIDs: p.GIDs.Used, GIDTable: p.GIDs.Size,
+			})
+		}
+	}
+	return out
 }
 
 func (r *reporter) connections() map[string]fleet.Connection {

@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/roce-cni/roce-cni/integration/cnitest"
+	"github.com/roce-cni/roce-cni/pkg/cluster/agent"
 	"github.com/roce-cni/roce-cni/pkg/cluster/fleet"
 	"github.com/roce-cni/roce-cni/pkg/plugin/kernel/kerneltest"
 	"github.com/roce-cni/roce-cni/pkg/tool/nic"
@@ -81,6 +82,9 @@ func TestTheAgentHearsTheSwitchOfEachNIC(t *testing.T) {
 		return nil
 	}
 	r.run(t.Context())
+	if want := []agent.Rail{{Netdev: "ens1", Up: true}}; !slices.Equal(r.rails(), want) {
+		t.Errorf("the metrics have %+v, want %+v", r.rails(), want)
+	}
 	if len(reports) != 1 || len(reports[0].Rails) != 1 || reports[0].Rails[0].Switch != "leaf-2" || reports[0].Rails[0].SwitchPort != "swp7" {
 		t.Errorf("reported %+v", reports)
 	}

@@ -38,6 +38,8 @@ const (
 	dir       = root + "/conf-examples/deploy"
 	samples   = dir + "/samples"
 	uninstall = dir + "/uninstall"
+	// monitoring has alerts and a dashboard, for those who have an operator for them.
+	monitoring = dir + "/monitoring"
 )
 
 // network is a NetworkAttachmentDefinition (k8s.cni.cncf.io/v1).

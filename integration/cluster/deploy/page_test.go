@@ -13,12 +13,13 @@ import (
 	"github.com/google/go-cmp/cmp"
 )
 
-// TestThePageNamesTheMetricsThatThereAre compares the table of docs/cluster.md, and
-// the alerts there, with what the agent registers.
+// TestThePageNamesTheMetricsThatThereAre compares the table of docs/cluster.md, the alerts and
+// the dashboard with what the agent registers. Prometheus has no error for a metric that is
+// missing.
 func TestThePageNamesTheMetricsThatThereAre(t *testing.T) {
 	t.Parallel()
 	want := map[string]bool{}
-	for _, m := range regexp.MustCompile(`(?:counter|desc)\("([a-z_]+)"`).FindAllStringSubmatch(string(content(t, root+"/pkg/cluster/agent/metrics.go"))+string(content(t, root+"/pkg/cluster/agent/requests.go")), -1) {
+	for _, m := range regexp.MustCompile(`(?m)^\w+ "(\w+)"`).FindAllStringSubmatch(string(content(t, root+"/integration/api/testdata/metrics.txt")), -1) {
 		want[m[1]] = true
 	}
 	page := string(content(t, root+"/docs/cluster.md"))
@@ -34,9 +35,11 @@ func TestThePageNamesTheMetricsThatThereAre(t *testing.T) {
 	if diff := cmp.Diff(slices.Sorted(maps.Keys(want)), slices.Sorted(maps.Keys(got))); diff != "" {
 		t.Errorf("docs/cluster.md has other metrics than the agent (-want +got)\n%s", diff)
 	}
-	for _, m := range regexp.MustCompile(`roce_cni_([a-z_]+[a-z])`).FindAllStringSubmatch(page, -1) {
-		if !want[m[1]] {
-			t.Errorf("docs/cluster.md speaks of %s", m[0])
+	for _, text := range []string{page, string(content(t, monitoring+"/rules.yaml")), string(content(t, monitoring+"/dashboard.json"))} {
+		for _, m := range regexp.MustCompile(`roce_cni_([a-z_]+[a-z])`).FindAllStringSubmatch(text, -1) {
+			if !want[strings.TrimSuffix(m[1], "_bucket")] {
+				t.Errorf("the agent has no metric %s, which docs/cluster.md, the alerts or the dashboard name", m[0])
+			}
 		}
 	}
 }

@@ -64,6 +64,9 @@ type Config struct {
 	// change, or with the reason why they are not known, until the context ends.
 	Services func(ctx context.Context, see func(cidrs []netip.Prefix, err error))
 
+	// Rails returns the rails of the node, but those with a device that a pod has.
+	Rails func() []Rail
+
 	// Kept stores the RailLeases.
 	Kept sticky.Store
 	// Patience is how long a pod waits for its sticky addresses before it gets others:

@@ -32,7 +32,7 @@ func newMetrics(a *Agent) *metrics {
 	m.stickyAnswers = counter("sticky_answers_total", "Answers to requests for sticky addresses: granted, or none.", "pool", "answer")
 	m.stickyLost = counter("sticky_lost_total", "Sticky host indexes of pods of this node that another node has now.", "pool")
 	m.registry.MustRegister(m.claims, m.conflicts, m.lists, m.asserts, m.lost, m.stickyAnswers, m.stickyLost, a.Requests, newGauges(a),
-		newCallCounter(calls.File{Dir: a.Ranges.Dir}, a.Log))
+		newCallCounter(calls.File{Dir: a.Ranges.Dir}, a.Log), newRailGauges(a.Rails))
 	return m
 }
 
