@@ -156,6 +156,11 @@ func Checks() []Check {
 			`a pod reaches ClusterIPs through its node: connections to endpoints on other machines time out; without the CIDRs, pods of networks with hostLink.routes "auto" do not start (error 11)`,
 		},
 		{
+			"tagged-frames", Node.taggedFrames,
+			"can pods on a NIC that also has VLANs send and receive frames of these VLANs?",
+			"the key vlans of the settings limits networks, not frames: such a pod reaches every VLAN that the switch port passes",
+		},
+		{
 			"left-behind", Node.leftBehind,
 			"does a record name each VLAN, link to a pod and rule of roce, and is no pod of roce-hwtest left?",
 			"no DEL removes them: a VLAN stays until the next boot, a link and the rule still lead packets to a pod that is gone, and a pod of roce-hwtest may have an RDMA device of the node",

@@ -14,7 +14,7 @@ import (
 
 // faults are changes of the healthy node, in the order of the checks.
 func faults() []fault {
-	return slices.Concat(moduleFaults(), portFaults(), limitFaults(), nicFaults(), configuredFaults(), settingFaults(), softwareFaults())
+	return slices.Concat(moduleFaults(), portFaults(), limitFaults(), nicFaults(), configuredFaults(), settingFaults(), softwareFaults(), taggedFaults())
 }
 
 // withoutDevices are the checks that cannot look when the devices cannot be listed.
@@ -28,7 +28,7 @@ func withoutDevices() []string {
 // withoutLinks are the checks that cannot look when the interfaces cannot be listed.
 func withoutLinks() []string {
 	return []string{
-		"rdma-ports", "rdma-mtu", "rdma-bond", "vf-trust", "host-arp", "network-managers", "host-link", "left-behind",
+		"rdma-ports", "rdma-mtu", "rdma-bond", "vf-trust", "host-arp", "network-managers", "host-link", "left-behind", "tagged-frames",
 		"gid-table", "nic-firmware", "nic-qos", "pool-routes",
 	}
 }

@@ -1,0 +1,103 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The roce-cni authors
+
+package doctor
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"io/fs"
+	"path"
+	"slices"
+	"strconv"
+	"strings"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/roce-cni/roce-cni/pkg/plugin/conf"
+	"github.com/roce-cni/roce-cni/pkg/plugin/kernel/rtnl"
+	"github.com/roce-cni/roce-cni/pkg/plugin/plan"
+	"github.com/roce-cni/roce-cni/pkg/tool/report"
+)
+
+// taggedFrames asks about pods on a NIC that also has VLANs. A macvlan passes frames with a
+// tag, and a process with CAP_NET_RAW writes any.
+func (n Node) taggedFrames(ctx context.Context) []report.Finding {
+	links, err := n.Links(ctx)
+	if err != nil {
+		return []report.Finding{noLinks(err)}
+	}
+	vlans := map[conf.LinkName][]int{}
+	for _, l := range links {
+		below := func(nic rtnl.Link) bool { return l.Lower == rtnl.Lower{Index: nic.Index, NSID: rtnl.NoNSID} }
+		if i := slices.IndexFunc(links, below); l.VLAN != 0 && i >= 0 {
+			name := conf.LinkName(links[i].Name)
+			vlans[name] = append(vlans[name], l.VLAN)
+		}
+	}
+	if len(vlans) == 0 {
+		return []report.Finding{ok("no NIC has a VLAN")}
+	}
+	raw, hidden := n.mayWriteFrames()
+	var out []report.Finding
+	untagged := 0
+	for rec, err := range n.Records.All() {
+		if err != nil {
+			return []report.Finding{noRecords(err)}
+		}
+		for child := range plan.All[plan.Child](rec.Plan.Ops) {
+			if vlans[child.Parent] == nil || child.InPod || child.VLAN.ID != 0 {
+				continue
+			}
+			untagged++
+			pod := cmp.Or(rec.Pod.String(), string(rec.ContainerID)) + " " + string(child.Name)
+			switch may, seen := raw[rec.NetnsID.Ino]; {
+			case may:
+				out = append(out, problem(fmt.Sprintf("it has no VLAN, but CAP_NET_RAW, and its NIC %s has VLANs: %v", child.Parent, vlans[child.Parent]),
+					"# drop NET_RAW in securityContext.capabilities of its containers; or let the switch port pass no tags, and take the VLANs to another NIC").About(pod))
+			case hidden != nil:
+				out = append(out, cannotTell("a process cannot be looked at: "+hidden.Error(), "root on the node itself").About(pod))
+			case !seen:
+				out = append(out, cannotTell("no process of the pod is visible", "the PID namespace of the node (hostPID in a pod)").About(pod))
+			}
+		}
+	}
+	if len(out) == 0 {
+		return []report.Finding{ok("pods without VLAN on NICs that have VLANs: %d; none has CAP_NET_RAW", untagged)}
+	}
+	return out
+}
+
+// mayWriteFrames returns the network namespaces of processes, by their inodes, and whether one
+// may use CAP_NET_RAW there. The pause process of a pod runs nothing else, and keeps the
+// capabilities that the runtime grants by default. hidden is about a process that cannot be
+// looked at.
+func (n Node) mayWriteFrames() (out map[uint64]bool, hidden error) {
+	out = map[uint64]bool{}
+	for _, name := range n.files("proc/[0-9]*/status") {
+		link, err := fs.ReadLink(n.Root, path.Join(path.Dir(name), "ns/net"))
+		if isNotExist(err) {
+			continue // it has ended
+		}
+		var ns, may uint64
+		if err == nil {
+			_, err = fmt.Sscanf(link, "net:[%d]", &ns)
+		}
+		if err != nil {
+			hidden = err
+			continue
+		}
+		status, _ := n.text(name) // without it, the process has ended
+		is := map[string]string{}
+		for line := range strings.Lines(status) {
+			key, value, _ := strings.Cut(line, ":")
+			is[key] = strings.TrimSpace(value)
+		}
+		if may, err = strconv.ParseUint(is["CapPrm"], 16, 64); is["NoNewPrivs"] == "0" {
+			may, err = strconv.ParseUint(is["CapBnd"], 16, 64) // a program with file capabilities gives it the rest
+		}
+		out[ns] = out[ns] || err == nil && may>>unix.CAP_NET_RAW&1 == 1 && is["Name"] != "pause"
+	}
+	return out, hidden
+}
