@@ -15,8 +15,10 @@ import (
 	"testing"
 	"testing/synctest"
 	"time"
+	"unicode"
 
 	"github.com/roce-cni/roce-cni/pkg/base/cnierr"
+	"github.com/roce-cni/roce-cni/pkg/tool/report"
 )
 
 func keyOf(t *testing.T, token string) Key {
@@ -180,4 +182,38 @@ func TestAPodThatIsSlowMakesNoOtherOneLate(t *testing.T) {
 	if testTime+moment >= patience || patience >= idle {
 		t.Error("a pod that is slow makes another one late")
 	}
+}
+
+// said is a connection on which the other side has said something.
+type said struct {
+	net.Conn
+	in io.Reader
+}
+
+func (s said) Read(b []byte) (int, error) { return s.in.Read(b) }
+
+// FuzzWire has a pod that knows the token send anything, as a request and as an answer.
+func FuzzWire(f *testing.F) {
+	f.Add([]byte(`{"throw": {"rail": -1, "to": {}}, "self": "a", "ended": 1}`))
+	f.Add([]byte(`{"name": "b", "nonce": "AAAA", "rails": [{"name": "net1", "addrs": ["172.16.10.1/24"]}], "answers": [{"check": "reach", "verdict": "problem", "found": "x\u001b[2J"}], "received": [{"rail": 0}]}`))
+	f.Fuzz(func(t *testing.T, b []byte) {
+		s := Server{seen: map[nonce]map[arrival]int{}}
+		var q request
+		if newWire(said{in: bytes.NewReader(b)}).read(&q) == nil && (q.Received || q.Ended != 0) {
+			s.answer(t.Context(), q, &caller{})
+		}
+		var r reply
+		if newWire(said{in: bytes.NewReader(b)}).read(&r) != nil {
+			return
+		}
+		for _, a := range r.Answers {
+			var out strings.Builder
+			if err := report.WriteText(&out, a); err != nil {
+				t.Fatal(err)
+			}
+			if strings.ContainsFunc(out.String(), func(r rune) bool { return r != '\n' && !unicode.IsPrint(r) }) {
+				t.Errorf("it controls the terminal: %q", out.String())
+			}
+		}
+	})
 }
