@@ -108,8 +108,8 @@ func texts(all []Found) []string {
 }
 
 // TestEntriesAreWhole finds mistakes in errors.yaml: a field without a word, a first text that
-// another entry has too (the rows of docs/zh are found by it), and blanks that an editor does
-// not show.
+// another entry has too (the rows of docs/zh are found by it), blanks that an editor does not
+// show, and an entry without a source.
 func TestEntriesAreWhole(t *testing.T) {
 	t.Parallel()
 	first := map[string]bool{}
@@ -127,6 +127,9 @@ func TestEntriesAreWhole(t *testing.T) {
 			t.Errorf("two entries begin with the text %q", e.Texts[0])
 		}
 		first[e.Texts[0]] = true
+		if !strings.HasPrefix(e.Source, "https://") || strings.Contains(e.Source, " ") {
+			t.Errorf("the entry of %s with %q has the source %q, want a public page", e.From, e.Texts, e.Source)
+		}
 	}
 }
 
