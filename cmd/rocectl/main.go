@@ -22,6 +22,7 @@
 package main
 
 import (
+	"fmt"
 	"io"
 	"os"
 	"path/filepath"
@@ -40,6 +41,17 @@ var settingsFile = conf.SettingsFile //nolint:gochecknoglobals // the linker can
 
 func main() { os.Exit(cli.Run(root(cli.Stdout(), os.Stderr))) }
 
+func versionCommand() *cobra.Command {
+	return &cobra.Command{
+		Use:   "version",
+		Short: "Print the version",
+		Args:  cobra.NoArgs,
+		Run: func(cmd *cobra.Command, _ []string) {
+			fmt.Fprintln(cmd.OutOrStdout(), cmd.Root().DisplayName(), buildversion.BuildVersion)
+		},
+	}
+}
+
 func root(out, errOut io.Writer) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:           "rocectl",
@@ -55,7 +67,6 @@ func root(out, errOut io.Writer) *cobra.Command {
 	cmd.SetOut(out)
 	cmd.SetErr(errOut)
 	node := &nodeFlags{}
-	cmd.PersistentFlags().StringVar(&node.stateDir, "state-dir", "", "folder of records and leases (default: stateDir of "+conf.SettingsFile+")")
 	group := func(title string, commands ...*cobra.Command) {
 		cmd.AddGroup(&cobra.Group{ID: title, Title: title + ":"})
 		for _, c := range commands {
@@ -63,10 +74,10 @@ func root(out, errOut io.Writer) *cobra.Command {
 		}
 		cmd.AddCommand(commands...)
 	}
-	group("The node", doctorCommand(node), railsCommand(node, plugin), gidsCommand(node), bundleCommand(node))
-	group("Pods of the node", showCommand(node), checkCommand(node), repairCommand(node), forgetCommand(node), envCommand(node), verifyCommand(node), traceCommand(node))
-	group("Pools", poolCommand(node), cluster.PoolsCommand())
-	group("What the pods of roce-cni run", cluster.Commands(node.dir)...)
-	group("Configuration and errors", planCommand(node), generateCommand(plugin), explainCommand())
+	group("The node", node.flag(doctorCommand(node), railsCommand(node, plugin), gidsCommand(node), bundleCommand(node))...)
+	group("Pods of the node", node.flag(showCommand(node), checkCommand(node), repairCommand(node), forgetCommand(node), envCommand(node), verifyCommand(node), traceCommand(node))...)
+	group("Pools", append(node.flag(poolCommand(node)), cluster.PoolsCommand())...)
+	group("What the pods of roce-cni run", append(node.flag(cluster.NodeCommands(node.dir)...), cluster.Commands()...)...)
+	group("Configuration and errors", append(node.flag(planCommand(node)), generateCommand(plugin), explainCommand(), versionCommand())...)
 	return cmd
 }

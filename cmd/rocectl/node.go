@@ -33,6 +33,18 @@ import (
 // user names no state folder.
 type nodeFlags struct{ stateDir string }
 
+// flag adds the flag to commands that read the state folder, and to the ones below them.
+func (n *nodeFlags) flag(commands ...*cobra.Command) []*cobra.Command {
+	for _, group := range commands {
+		for _, c := range append(group.Commands(), group) {
+			if c.Runnable() {
+				c.Flags().StringVar(&n.stateDir, "state-dir", "", "the `FOLDER` of records and leases (default: stateDir of "+conf.SettingsFile+")")
+			}
+		}
+	}
+	return commands
+}
+
 // dir returns the state folder: the one that the user names, or that of the settings of
 // the node. Other faults of the settings do not hide the folder. The error is that of
 // settings.Load.

@@ -161,7 +161,7 @@ func leaseRows(entries []ipam.Entry) []leaseRow {
 }
 
 func writeLeases(w io.Writer, rows []leaseRow) error {
-	t := cli.NewTable(w, "POOL", "ADDRESS", "STATE", "FOR", "POD", "INTERFACE")
+	t := cli.NewTable(w, "POOL", "ADDRESS", "STATE", "AGE", "POD", "INTERFACE")
 	for _, r := range rows {
 		t.Row(r.Pool, r.Address, r.State, time.Duration(r.Seconds)*time.Second, cmp.Or(r.Pod.String(), r.ContainerID), r.IfName)
 	}

@@ -30,11 +30,7 @@ func reference() string {
 
 %s. Each command prints the same text with --help.
 Errors are explained by `+"`rocectl explain CODE`"+` and in [errors.md](errors.md).
-
-Flags of all commands:
-
 `, cmd.Short)
-	b.WriteString(indented(cmd.PersistentFlags().FlagUsages() + "      --version            print the version\n"))
 	for _, g := range cmd.Groups() {
 		var links []string
 		for _, c := range cmd.Commands() {

@@ -81,7 +81,7 @@ func state(r record.Record) string {
 	case !r.Committed:
 		return "unfinished"
 	}
-	return "made"
+	return "attached"
 }
 
 // interfaces returns the interfaces of an attachment. If the attachment was never

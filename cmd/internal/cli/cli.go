@@ -39,6 +39,9 @@ func Run(root *cobra.Command) int {
 	root.CompletionOptions.HiddenDefaultCmd = true
 	root.SetVersionTemplate("{{.DisplayName}} {{.Version}}\n")
 	called, err := root.ExecuteC()
+	if err == nil && called.HasParent() && !called.Runnable() && !called.Flags().Changed("help") {
+		err = unknownVerb(called) // cobra has printed the help
+	}
 	if err == nil {
 		return 0
 	}
@@ -46,6 +49,14 @@ func Run(root *cobra.Command) int {
 	status := StatusError(1)
 	_ = errors.As(err, &status)
 	return int(status)
+}
+
+// unknownVerb is the error of a command that does nothing without the name of another one.
+func unknownVerb(called *cobra.Command) error {
+	if args := called.Flags().Args(); len(args) > 0 {
+		return fmt.Errorf("unknown command %q for %q", args[0], called.CommandPath())
+	}
+	return fmt.Errorf("%q needs the name of a command", called.CommandPath())
 }
 
 // PrintError prints an error of a command and its hint. It prints each of several joined
@@ -58,7 +69,12 @@ func PrintError(w io.Writer, called *cobra.Command, err error) {
 		}
 		var e *cnierr.Error
 		if !errors.As(err, &e) {
-			fmt.Fprintf(w, "%s: %v\nhint: %s --help shows the usage\n", program, err, called.CommandPath())
+			text := fmt.Sprintf("%s: %v\nhint: %s --help shows the usage\n", program, err, called.CommandPath())
+			for line := range strings.Lines(text) {
+				if line != "\n" { // cobra has some around its suggestions
+					fmt.Fprint(w, line)
+				}
+			}
 			continue
 		}
 		c := cnierr.CNI(program, err)

@@ -33,13 +33,13 @@ import (
 	"github.com/roce-cni/roce-cni/pkg/cluster/kube"
 )
 
-// Commands returns the commands of our pods. stateDir returns the state folder of the
-// node, and is called when a command needs it.
-func Commands(stateDir func() (string, error)) []*cobra.Command {
-	return []*cobra.Command{
-		agentCommand(stateDir), gcCommand(),
-		installCommand(), uninstallCommand(stateDir),
-	}
+// Commands returns the commands of our pods that need no state folder.
+func Commands() []*cobra.Command { return []*cobra.Command{gcCommand(), installCommand()} }
+
+// NodeCommands returns the others. stateDir returns the state folder of the node, and is called
+// when a command needs it.
+func NodeCommands(stateDir func() (string, error)) []*cobra.Command {
+	return []*cobra.Command{agentCommand(stateDir), uninstallCommand(stateDir)}
 }
 
 // service returns what a command needs that runs for ever: a context that ends with
