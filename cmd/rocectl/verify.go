@@ -14,7 +14,9 @@ import (
 	"os"
 	"slices"
 	"strings"
+	"time"
 
+	"github.com/containernetworking/plugins/pkg/utils/buildversion"
 	"github.com/spf13/cobra"
 
 	"github.com/roce-cni/roce-cni/cmd/internal/cli"
@@ -35,6 +37,7 @@ type verifyFlags struct {
 	all    bool
 	tests  verify.Tests
 	asJSON bool
+	each   bool // print each answer
 	page   string
 	set    daemonSet // all of its pods are tested
 }
@@ -69,10 +72,10 @@ as it can get, for moments.
 DaemonSet run "rocectl verify serve", and one of them leads the test.
 conf-examples/deploy/samples/verify.yaml has such a DaemonSet, and the rights.
 
-Each answer is "ok", "problem" with the command that corrects it, or "cannot tell".
-The last lines name the faults: a rail of one pod if all of its tests fail, otherwise
-both ends. The exit status is that of doctor: 0, 1 for a problem, 2 if a test could
-not tell.`,
+It prints each fault once, with the command that corrects it, then what it cannot tell,
+and a table of pods and rails: a bad node is a line of letters, a bad leaf switch a
+column, a bad cable one letter. The exit status is that of doctor: 0, 1 for a problem, 2
+if a test could not tell.`,
 		Example: `  rocectl verify
   rocectl verify 10.244.1.17 10.244.2.9
   rocectl verify --all --html report.html $(kubectl get pods -l app=rails-test -o jsonpath='{.items[*].status.podIP}')
@@ -85,6 +88,7 @@ not tell.`,
 	cmd.Flags().BoolVar(&f.tests.Cross, "cross", false, "test each rail with all rails to which it has a route")
 	cmd.Flags().BoolVar(&f.tests.RDMA, "rdma", false, "test by RDMA, too: rping and ib_write_bw")
 	cmd.Flags().BoolVar(&f.asJSON, "json", false, "print as JSON")
+	cmd.Flags().BoolVar(&f.each, "verbose", false, "print each answer first, also those that are ok")
 	cmd.Flags().StringVar(&f.page, "html", "", "write the report to this `FILE` as one HTML page, too")
 	cmd.Flags().StringVar(&f.set.name, "daemonset", "", "test all pods of the DaemonSet of this `NAME` with each other, by kubectl")
 	cmd.Flags().StringVarP(&f.set.namespace, "namespace", "n", "", "the `NAMESPACE` of the DaemonSet (default: that of kubectl)")
@@ -292,9 +296,34 @@ func (f *verifyFlags) test(cmd *cobra.Command, p verify.Pod, peers []string) (ve
 		}
 	}
 	seats = append(seats, invited...)
-	return verify.All(cmd.Context(), seats, f.tests, !f.all, func(round, of int) {
-		fmt.Fprintf(cmd.ErrOrStderr(), "round %d of %d\n", round, of)
-	}), nil
+	r := verify.All(cmd.Context(), seats, f.tests, !f.all, progress(cmd.ErrOrStderr()))
+	r.Version = buildversion.BuildVersion
+	return r, nil
+}
+
+// progress returns what tells of rounds: how many, how long, and how long the others will take if
+// they are like the former ones. Of rounds that take no time it tells one in a second.
+func progress(w io.Writer) func(round, of int) {
+	var began, told time.Time
+	return func(round, of int) {
+		now := time.Now()
+		took := now.Sub(began)
+		switch {
+		case round == 0:
+			fmt.Fprintln(w, "each pod tests itself")
+			return
+		case round == 1:
+			began, took = now, 0
+		case round < of && now.Sub(told) < time.Second:
+			return
+		}
+		told = now
+		line := fmt.Sprintf("round %d of %d", round, of)
+		if round > 1 {
+			line += fmt.Sprintf(" after %s, about %s left", took.Round(time.Second), (took / time.Duration(round-1) * time.Duration(of-round+1)).Round(time.Second))
+		}
+		fmt.Fprintln(w, line)
+	}
 }
 
 // tell writes the report of a test. The file of the page is opened before the test, which may
@@ -329,14 +358,15 @@ func (f *verifyFlags) write(w io.Writer, r verify.Report) error {
 			return err
 		}
 	} else {
-		for _, a := range r.Answers {
-			if err := report.WriteText(w, a); err != nil {
-				return cnierr.New(cnierr.IO, "write", "standard output", "", "%w", err)
-			}
+		var err error
+		for i := 0; f.each && err == nil && i < len(r.Answers); i++ {
+			err = report.WriteText(w, r.Answers[i])
 		}
-		fmt.Fprintln(w, "# "+r.Summary())
-		for _, v := range r.Verdicts {
-			fmt.Fprintln(w, "# fault: "+report.Printable(v))
+		if err == nil {
+			err = r.WriteText(w)
+		}
+		if err != nil {
+			return cnierr.New(cnierr.IO, "write", "standard output", "", "%w", err)
 		}
 	}
 	if status := report.Status(r.Answers); status != 0 {

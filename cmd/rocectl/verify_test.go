@@ -14,6 +14,10 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
 
 	"github.com/roce-cni/roce-cni/cmd/internal/cli"
 	"github.com/roce-cni/roce-cni/pkg/base/cnierr"
@@ -58,23 +62,23 @@ func TestVerifyNamesTheFaultBetweenTwoPods(t *testing.T) {
 	test := func() string {
 		var out bytes.Buffer
 		cmd := root(&out, io.Discard)
-		cmd.SetArgs([]string{"verify", "172.16.0.2", "--netns", a.Path, "--name", "gpu-01", "--html", page})
+		cmd.SetArgs([]string{"verify", "172.16.0.2", "--netns", a.Path, "--name", "gpu-01", "--html", page, "--verbose"})
 		if status := cli.StatusError(0); !errors.As(cmd.ExecuteContext(t.Context()), &status) {
 			t.Error("RDMA cannot be judged on the machine of the test, so want a status")
 		}
 		return out.String()
 	}
 	for _, want := range []string{"rail 0 of gpu-01: net1 172.16.0.1 has table 100", "rail 0 of gpu-01 to gpu-02: packets of 9000 bytes pass"} {
-		if out := test(); !strings.Contains(out, want) || strings.Contains(out, "# fault") {
+		if out := test(); !strings.Contains(out, want) || !strings.Contains(out, "\n# no fault on 2 rails of 2 pods") {
 			t.Errorf("want %q, got\n%s", want, out)
 		}
 	}
 	a.IP("link set net1 mtu 4200")
-	const fault = "# fault: rail 0 of gpu-01 to gpu-02: MTU 4200 on gpu-01 and 9000 on gpu-02"
-	if out := test(); !strings.Contains(out, fault) {
+	const fault = "rail 0 of gpu-01 to gpu-02: MTU 4200 on gpu-01 and 9000 on gpu-02"
+	if out := test(); !strings.Contains(out, fault) || !strings.Contains(out, "\n# 1 fault on 2 of 2 rails of 2 pods\n") {
 		t.Errorf("want %q, got\n%s", fault, out)
 	}
-	if b, err := os.ReadFile(page); err != nil || !strings.Contains(string(b), fault[len("# fault: "):]) {
+	if b, err := os.ReadFile(page); err != nil || !strings.Contains(string(b), fault) {
 		t.Errorf("the page lacks the fault: %v\n%s", err, b)
 	}
 }
@@ -109,6 +113,36 @@ func TestVerifyEndsWithItsCaller(t *testing.T) {
 	if err := cmd.ExecuteContext(t.Context()); cnierr.CodeOf(err) != cnierr.NotAvailable {
 		t.Errorf("got %v, want that the caller has gone", err)
 	}
+}
+
+// TestProgressSaysHowLongTheRoundsTake: of 65 rounds, of which the first 60 take ten milliseconds
+// and the others half a minute.
+func TestProgressSaysHowLongTheRoundsTake(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		var out bytes.Buffer
+		tell := progress(&out)
+		tell(0, 65)
+		time.Sleep(time.Hour) // each pod tests itself: that says nothing about rounds
+		for round := range 65 {
+			tell(round+1, 65)
+			if round < 60 {
+				time.Sleep(10 * time.Millisecond)
+			} else {
+				time.Sleep(30 * time.Second)
+			}
+		}
+		want := `each pod tests itself
+round 1 of 65
+round 62 of 65 after 31s, about 2s left
+round 63 of 65 after 1m1s, about 3s left
+round 64 of 65 after 1m31s, about 3s left
+round 65 of 65 after 2m1s, about 2s left
+`
+		if diff := cmp.Diff(want, out.String()); diff != "" {
+			t.Errorf("(-want +got)\n%s", diff)
+		}
+	})
 }
 
 func TestVerifySaysWhatItLacks(t *testing.T) {

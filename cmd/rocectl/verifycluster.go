@@ -166,8 +166,7 @@ func (f *verifyFlags) fleet(cmd *cobra.Command) (found verify.Report, err error)
 	if err != nil {
 		return found, err
 	}
-	var running []fleetPod
-	var absent []report.Answer
+	var running, absent []fleetPod
 	for _, p := range pods {
 		state := p.state()
 		switch {
@@ -175,17 +174,21 @@ func (f *verifyFlags) fleet(cmd *cobra.Command) (found verify.Report, err error)
 		case state == "":
 			running = append(running, p)
 		default:
-			absent = append(absent, untested(p.Metadata.Name, fmt.Sprintf("the pod is %s, on node %q", state, p.Spec.NodeName), f.set.in()+" describe pod "+p.Metadata.Name))
+			absent = append(absent, p)
 		}
-	}
-	if n := want - len(running) - len(absent); n > 0 {
-		absent = append(absent, untested("DaemonSet "+f.set.name, fmt.Sprintf("%d of %d nodes have no pod of it", n, want), f.set.describe()))
 	}
 	if len(running) == 0 {
 		return found, cnierr.New(cnierr.NotAvailable, "test", f.set.name, f.set.describe(), "none of its %d pods is ready", len(pods))
 	}
+	cluster, _ := f.set.kubectl(cmd, "config", "view", "--minify", "--output=jsonpath={.clusters[0].name}").Output() // the page has no name then
 	found, err = f.lead(cmd, running)
-	found.Answers = append(absent, found.Answers...)
+	found.Cluster = string(cluster)
+	for _, p := range absent {
+		found.Miss(cmp.Or(p.Spec.NodeName, p.Metadata.Name), untested(p.Metadata.Name, fmt.Sprintf("the pod is %s, on node %q", p.state(), p.Spec.NodeName), f.set.in()+" describe pod "+p.Metadata.Name))
+	}
+	if n := want - len(running) - len(absent); n > 0 {
+		found.Answers = append(found.Answers, untested("DaemonSet "+f.set.name, fmt.Sprintf("%d of %d nodes have no pod of it", n, want), f.set.describe()))
+	}
 	return found, err
 }
 

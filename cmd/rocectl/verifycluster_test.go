@@ -23,6 +23,7 @@ func kubectl(t *testing.T, report string) (dir string) {
 		"kubectl": `#!/bin/sh
 echo "$*" >>` + dir + `/calls
 case "$*" in
+*"config view"*) printf gpu-east ;;
 *"auth can-i"*) grep -qx -e "${*#*-- }" ` + dir + `/denied 2>/dev/null && echo "no - no RBAC policy matched" && exit 1; echo yes ;;
 *"auth whoami"*) printf 'system:serviceaccount:tests:o p' ;;
 *"get --output=json daemonset"*) cat ` + dir + `/daemonset ;;
@@ -58,9 +59,9 @@ func read(t *testing.T, path string) string {
 
 // TestVerifyOfADaemonSetNamesWhatItCannotTest: a pod that does not run, and nodes without a pod.
 func TestVerifyOfADaemonSetNamesWhatItCannotTest(t *testing.T) {
-	dir := kubectl(t, `{"pods": ["gpu-01", "gpu-02"], "answers": [
+	dir := kubectl(t, `{"pods": [{"name": "gpu-01", "rails": [{"sign": "<u>\u001b[2J"}]}, {"name": "gpu-02", "rails": [{"sign": "x", "faults": ["<script>"]}]}], "answers": [
 		{"check": "reach", "verdict": "problem", "of": "rail 3 of gpu-01 to gpu-02", "found": "<script>\u001b[2J", "fix": "# look", "why": "why"}],
-		"verdicts": ["rail 3 of gpu-01 to gpu-02: <script>\u001b[2J"]}`)
+		"faults": [{"check": "reach", "verdict": "problem", "of": "rail 3 of gpu-01 to gpu-02", "found": "<script>\u001b[2J", "fix": "# look", "why": "why"}]}`)
 	page := filepath.Join(dir, "page.html")
 	var out, errOut bytes.Buffer
 	cmd := root(&out, &errOut)
@@ -78,7 +79,8 @@ func TestVerifyOfADaemonSetNamesWhatItCannotTest(t *testing.T) {
 	for _, want := range []string{
 		"v-0: the pod is not ready, on node \"gpu-00\"", "v-3: the pod is Pending, on node \"gpu-03\"", "2 of 6 nodes have no pod of it",
 		"needs: kubectl -n tests describe pod v-3\n", "needs: kubectl -n tests describe daemonset rails-verify\n",
-		"# 0 ok, 1 problem, 3 cannot tell\n", "# fault: rail 3 of gpu-01 to gpu-02: <script>?[2J\n",
+		"# 0 ok, 1 problem, 3 cannot tell\n", "problem      reach            rail 3 of gpu-01 to gpu-02: <script>?[2J\n",
+		"gpu-00    ?\n", "gpu-02    x\n", "gpu-03    ?\n",
 	} {
 		if !strings.Contains(out.String(), want) {
 			t.Errorf("want %q in\n%s", want, &out)
@@ -87,7 +89,7 @@ func TestVerifyOfADaemonSetNamesWhatItCannotTest(t *testing.T) {
 	if strings.Contains(out.String(), "\x1b") {
 		t.Errorf("an answer controls the terminal: %q", &out)
 	}
-	if got := read(t, page); strings.Contains(got, "<script>") || !strings.Contains(got, "&lt;script&gt;") {
+	if got := read(t, page); strings.Contains(got, "<script>") || strings.Contains(got, "<u>") || !strings.Contains(got, "&lt;script&gt;") || !strings.Contains(got, "<h1>Rails of gpu-east</h1>") {
 		t.Errorf("the page obeys a pod:\n%s", got)
 	}
 	if !strings.Contains(errOut.String(), "round 1 of 1") {
@@ -132,7 +134,7 @@ func TestVerifyOpensThePageFirst(t *testing.T) {
 
 // TestAPageThatCannotBeWrittenTakesNoReport: its folder is gone when the test ends.
 func TestAPageThatCannotBeWrittenTakesNoReport(t *testing.T) {
-	dir := kubectl(t, `{"answers": [{"check": "reach", "verdict": "problem", "of": "rail 3 of gpu-01 to gpu-02", "found": "x", "fix": "y"}]}`)
+	dir := kubectl(t, `{"faults": [{"check": "reach", "verdict": "problem", "of": "rail 3 of gpu-01 to gpu-02", "found": "x", "fix": "y"}]}`)
 	script := strings.Replace(read(t, filepath.Join(dir, "kubectl")), "*exec*) ", "*exec*) rm -r "+dir+"/pages; ", 1)
 	if err := errors.Join(os.Mkdir(filepath.Join(dir, "pages"), 0o700), os.WriteFile(filepath.Join(dir, "kubectl"), []byte(script), 0o700)); err != nil {
 		t.Fatal(err)

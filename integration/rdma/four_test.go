@@ -161,7 +161,7 @@ const healthy = " 0 problems, 4 cannot tell"
 // well tests all pods with each other, and finds no fault.
 func (f *four) well(when string) {
 	f.t.Helper()
-	said := f.lead(when, "--all")
+	said := f.lead(when, "--all", "--verbose")
 	if f.self != leader {
 		return
 	}
@@ -188,7 +188,7 @@ func (f *four) transfers() {
 	if f.self == leader {
 		var said string
 		for range 5 {
-			if said = f.command(when, "--rdma"); strings.Contains(said, healthy) {
+			if said = f.command(when, "--rdma", "--verbose"); strings.Contains(said, healthy) {
 				break
 			}
 		}
@@ -243,8 +243,9 @@ func (f *four) find(c fault) {
 	if f.self == leader {
 		var verdicts []string
 		for line := range strings.Lines(said) {
-			if v, ok := strings.CutPrefix(line, "# fault: "); ok {
-				verdicts = append(verdicts, v)
+			if check, ok := strings.CutPrefix(line, "problem "); ok {
+				_, v, _ := strings.Cut(strings.TrimSpace(check), " ")
+				verdicts = append(verdicts, strings.TrimSpace(v))
 			}
 		}
 		if c.judge(f.t, verdicts); f.t.Failed() {
@@ -291,10 +292,7 @@ func TestFourNodesSharedVerifyNamesEachFault(t *testing.T) {
 		name: "swapped rails", of: third,
 		spoil: func() { f.again(f.network("r1", "r0")) },
 		heal:  func() { f.again(f.network("r0", "r1")) },
-		want: []string{
-			"rail 0 of gpu-03: reach fails with all 3 other pods: rail 0 of gpu-01 is in the network of rail 1 of gpu-03",
-			"rail 1 of gpu-03: reach fails with all 3 other pods: rail 1 of gpu-01 is in the network of rail 0 of gpu-03",
-		},
+		want:  []string{"all 2 rails of gpu-03: reach fails; rail 0: rail 0 of gpu-01 is in the network of rail 1 of gpu-03"},
 	})
 	f.find(fault{
 		name: "one-way loss", of: third, // nothing that is sent to it arrives

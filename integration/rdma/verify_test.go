@@ -32,7 +32,7 @@ func TestLongNodesSharedVerifyFindsDroppedRDMA(t *testing.T) {
 		said, _ := try(rocectl, args...)
 		t.Log(said)
 		contains(t, said, "rail 0 of gpu-01 to gpu-02: 172.16.10.", "packets of 9000 bytes pass", " 2 problems,",
-			"# fault: rail 0 of gpu-01 to gpu-02: rping -c ", "# fault: rail 0 of gpu-01 to gpu-02: ib_write_bw -d rxe0 ", "rocectl doctor  # on both nodes")
+			"rail 0 of gpu-01 to gpu-02: rping -c ", "rail 0 of gpu-01 to gpu-02: ib_write_bw -d rxe0 ", "# 2 faults on 2 of ", "rocectl doctor  # on both nodes")
 	})
 }
 
@@ -57,7 +57,7 @@ func verifyByRDMA(t *testing.T, test func(rocectl string, args []string)) {
 		p.swap("tested")
 	} else {
 		p.swap("waits")
-		test(rocectl, []string{"verify", "--rdma", "--netns", r.pod.Name, "--name", "gpu-01", theirs})
+		test(rocectl, []string{"verify", "--rdma", "--netns", r.pod.Name, "--name", "gpu-01", "--verbose", theirs})
 		p.swap("tested")
 	}
 	r.mustDel()

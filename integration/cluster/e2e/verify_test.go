@@ -46,9 +46,9 @@ func TestThePodsOfADaemonSetAreVerified(t *testing.T) {
 	}
 	who := n.tester(t)
 	page := filepath.Join(t.TempDir(), "page.html")
-	out := who.verify(t, "--html="+page)
+	out := who.verify(t, "--verbose", "--html="+page)
 	for _, want := range []string{
-		"round 1 of 1\n", "packets of 1500 bytes pass\n", "no other host has 172.16.1", "1 of 3 nodes have no pod of it", "needs: kubectl describe daemonset rails-verify",
+		"round 1 of 1\n", "no fault on ", "packets of 1500 bytes pass\n", "no other host has 172.16.1", "1 of 3 nodes have no pod of it", "needs: kubectl describe daemonset rails-verify",
 	} {
 		if !strings.Contains(out, want) {
 			t.Errorf("want %q in\n%s", want, out)
@@ -140,7 +140,7 @@ func (who tester) lacksOneRightEach(t *testing.T) {
 		t.Errorf("it leaves objects behind: before\n%s\nafter\n%s", before, after)
 	}
 	eventually(t, "the test with all rights", func(context.Context) error {
-		if out := who.verify(t); !strings.Contains(out, "packets of 1500 bytes pass\n") {
+		if out := who.verify(t, "--verbose"); !strings.Contains(out, "packets of 1500 bytes pass\n") {
 			return errors.New(out)
 		}
 		return nil

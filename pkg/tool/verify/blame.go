@@ -4,196 +4,404 @@
 package verify
 
 import (
-	"context"
-	"errors"
+	"cmp"
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
-	"sync"
 
 	"github.com/roce-cni/roce-cni/pkg/tool/report"
 )
 
-// Report is the answers of tests of several pods.
-type Report struct {
-	Pods []string `json:"pods"`
-	// Answers are those that are not ok: of very many that are alike, the first ones. If
-	// the pods are few, they are all answers.
-	Answers []report.Answer `json:"answers"`
-	// OK counts the answers that are ok, by check. Left counts those that are not ok, and
-	// not in Answers.
-	OK   map[string]int `json:"ok"`
-	Left int            `json:"left,omitempty"`
-	// Verdicts name the faults in one line each: a rail of one pod where all of its
-	// tests fail, otherwise the rail and both pods.
-	Verdicts []string `json:"verdicts"`
+// fault is one answer in place of all that have the same cause.
+type fault struct {
+	report.Answer
+	rail  int    // -1: not that of one rail
+	some  bool   // it is between some pods, and others have passed
+	spots []spot // where it is seen
 }
 
-// Summary counts the answers by verdict, in one line.
-func (r Report) Summary() string {
-	good := 0
-	for _, n := range r.OK {
-		good += n
+// mark is a rail of a pod that fails alone, or with all other pods.
+type mark struct {
+	spot
+	report.Answer
+	gateway string // that does not answer
+	with    int    // how many others; 0: alone
+}
+
+// column is what marks of one rail have in common if their cause may be the same.
+type column struct {
+	check, gateway string
+	rail           int
+}
+
+func (m mark) column() column { return column{m.Check, m.gateway, m.rail} }
+
+// faults returns one fault for each cause, in the order of signs and of rails.
+func (t *tally) faults() []fault {
+	marks := t.marks()
+	out := t.fold(marks)
+	lost := map[place]bool{} // the marks have said all about them
+	for _, m := range marks {
+		lost[place{m.Check, m.spot}] = true
 	}
-	out := report.Summarize(good, slices.DeleteFunc(slices.Clone(r.Answers), func(a report.Answer) bool { return a.Verdict == report.OK }))
-	if r.Left > 0 {
-		out += fmt.Sprintf("; %d more that are like these", r.Left)
+	for of, g := range t.grids {
+		out = append(out, t.between(of, g, func(i int) bool { return lost[place{of.check, spot{of.rail, t.pods[i]}}] })...)
 	}
+	out = append(out, t.crossed(lost)...)
+	slices.SortStableFunc(out, func(a, b fault) int {
+		return cmp.Or(cmp.Compare(rank(a.Check), rank(b.Check)), cmp.Compare(a.rail, b.rail))
+	})
 	return out
 }
 
-// Member is a pod that takes part in a test of many.
-type Member interface {
-	// Local tests the pod alone.
-	Local() ([]report.Answer, error)
-	// Test tests the pod with the server at an address. Of its errors, ErrGone says that
-	// the pod itself does not answer.
-	Test(address string, tests Tests) ([]report.Answer, error)
-}
-
-// Seat is a member, its name, and the address of its server.
-type Seat struct {
-	Member
-	Name, Address string
-	// Absent says why there is no member, which then is nil.
-	Absent error
-}
-
-// All tests each pod alone, and each pair of pods, round by round. With first, only the
-// pairs with the first pod. progress hears of each round. A member that is absent,
-// that does not answer any more, or that three others cannot reach gives one answer, and is in
-// no test after that.
-func All(ctx context.Context, seats []Seat, tests Tests, first bool, progress func(round, of int)) Report {
-	var pods []string
-	for _, s := range seats {
-		pods = append(pods, s.Name)
-	}
-	m := meeting{seats: seats, tally: newTally(len(seats)), strikes: make([]int, len(seats)), gone: make([]bool, len(seats))}
-	m.alone()
-	rounds := Schedule(len(seats))
-	for i, round := range rounds {
-		if ctx.Err() != nil {
-			break
-		}
-		progress(i+1, len(rounds))
-		m.round(slices.DeleteFunc(round, func(p Pair) bool { return first && p.A != 0 || m.gone[p.A] || m.gone[p.B] }), tests)
-	}
-	return m.tally.report(pods)
-}
-
-// meeting is a test of many pods, by their positions.
-type meeting struct {
-	seats   []Seat
-	tally   *tally
-	strikes []int // others that could not reach it, one after another
-	gone    []bool
-}
-
-// ErrGone says that a pod has stopped to answer.
-var ErrGone = errors.New("its server does not answer any more")
-
-// unreachable is how many others, one after another, cannot reach the server of a pod before
-// no more of them try: each of them waits.
-const unreachable = 3
-
-// outcome is what one member answers.
-type outcome struct {
-	answers []report.Answer
-	err     error
-}
-
-// ask asks n members at the same time, and returns what they answer in their order.
-func ask(n int, one func(int) ([]report.Answer, error)) []outcome {
-	out := make([]outcome, n)
-	var wg sync.WaitGroup
-	for i := range n {
-		wg.Go(func() { out[i].answers, out[i].err = one(i) })
-	}
-	wg.Wait()
-	return out
-}
-
-// told returns the answers of a member, and one more that says what went wrong.
-func told(seat Seat, o outcome) []report.Answer {
-	if o.err == nil {
-		return o.answers
-	}
-	return append(o.answers, answer(Reach, seat.Name, report.Finding{
-		Verdict: report.CannotTell, Found: o.err.Error(), Missing: "rocectl verify serve in the pod, with the same $" + TokenVariable,
-	}))
-}
-
-// alone lets each member test itself.
-func (m *meeting) alone() {
-	for i, o := range ask(len(m.seats), func(i int) ([]report.Answer, error) {
-		if m.seats[i].Absent != nil {
-			return nil, m.seats[i].Absent
-		}
-		return m.seats[i].Local()
-	}) {
-		m.gone[i] = m.seats[i].Absent != nil || errors.Is(o.err, ErrGone)
-		m.tally.add(told(m.seats[i], o))
-	}
-}
-
-// round tests pairs.
-func (m *meeting) round(pairs []Pair, tests Tests) {
-	for k, o := range ask(len(pairs), func(k int) ([]report.Answer, error) {
-		with := tests
-		with.Peer = m.seats[pairs[k].B].Name
-		return m.seats[pairs[k].A].Test(m.seats[pairs[k].B].Address, with)
-	}) {
-		a, b := pairs[k].A, pairs[k].B
-		switch {
-		case errors.Is(o.err, ErrGone):
-			m.gone[a] = true
-		case o.err != nil:
-			m.strikes[b]++
-			m.gone[b] = m.strikes[b] == unreachable
-			o.err = fmt.Errorf("test %s with %s: %w", m.seats[a].Name, m.seats[b].Name, o.err)
-		default:
-			m.strikes[a], m.strikes[b] = 0, 0
-		}
-		m.tally.add(told(m.seats[a], o))
-		if m.gone[b] && !errors.Is(o.err, ErrGone) {
-			m.tally.add(told(m.seats[b], outcome{err: fmt.Errorf("%d pods, one after another, could not reach it, and no other has tried", unreachable)}))
-		}
-	}
-}
-
-// between reads what an answer is about: "rail 3 of gpu-07 to gpu-01".
-func between(of string) (rail, a, b string) {
-	rail, rest, _ := strings.Cut(of, " of ")
-	a, b, _ = strings.Cut(rest, " to ")
-	return rail, a, b
-}
-
-// blame names faults. If a test of a rail fails with every other pod, and with at least
-// two, the fault is that of this rail.
-func (t *tally) blame() []string {
-	var out []string
-	blamed := map[place]bool{}
+// marks returns the rails that fail alone. A rail that fails with all other pods, and with at
+// least two, is such a one.
+func (t *tally) marks() []mark {
+	var out []mark
 	for _, a := range t.answers {
-		if a.Verdict != report.Problem {
-			continue
+		if s := subjectOf(a.Of); a.Verdict == report.Problem && s.peer == "" {
+			out = append(out, mark{spot: s.spot(), Answer: a, gateway: gatewayOf(a)})
 		}
-		rail, x, y := between(a.Of)
-		line, of := a.Of+": "+a.Found, place{a.Check, a.Of, a.Found}
-		for _, pods := range [][2]string{{x, y}, {y, x}} {
-			pod, other := pods[0], pods[1]
-			p := place{a.Check, rail, pod}
-			if n := t.tests[p]; y != "" && n >= 2 && t.failed[p] == n {
-				of = p
-				line = fmt.Sprintf("%s of %s: %s fails with all %d other pods: %s", rail, pod, a.Check, n, general(a.Found, pod, other))
+	}
+	for _, of := range slices.SortedFunc(maps.Keys(t.grids), plane.compare) {
+		g := t.grids[of]
+		for i, pod := range t.pods {
+			if n := g.tests[i]; n >= 2 && g.failed[i] == n {
+				p := place{of.check, spot{of.rail, pod}}
+				a := t.first[p]
+				a.Found = general(a.Found, pod, subjectOf(a.Of).other(pod))
+				out = append(out, mark{spot: p.spot, Answer: a, with: n})
 			}
 		}
-		if !blamed[of] {
-			out = append(out, line)
-		}
-		blamed[of] = true
 	}
 	return out
 }
+
+// grouped returns groups of what has the same key, in the order of their first ones.
+func grouped[T any, K comparable](all []T, key func(T) K) [][]T {
+	at := map[K]int{}
+	var out [][]T
+	for _, one := range all {
+		i, known := at[key(one)]
+		if !known {
+			i = len(out)
+			at[key(one)] = i
+			out = append(out, nil)
+		}
+		out[i] = append(out[i], one)
+	}
+	return out
+}
+
+// fold makes one fault of the marks of all pods of a rail, then of all rails of a pod, and then of
+// what is left of a rail. It blames no gateway where other pods do not answer, either.
+func (t *tally) fold(marks []mark) []fault {
+	var out []fault
+	var rest, left []mark
+	silent := map[spot]bool{}
+	for _, m := range marks {
+		if m.Check == Reach {
+			silent[m.spot] = true
+		}
+	}
+	explained := func(m mark) bool { return m.Check == GatewayUp && silent[m.spot] }
+	for _, c := range grouped(marks, mark.column) {
+		others := slices.DeleteFunc(slices.Clone(c), explained)
+		if len(others) > 0 && len(c) > 1 && len(c) == t.size(c[0]) {
+			out = append(out, t.ofRail(c))
+			continue
+		}
+		rest = append(rest, others...)
+	}
+	for _, row := range grouped(rest, func(m mark) place { return place{m.Check, spot{pod: m.pod}} }) {
+		if len(row) > 1 && len(row) == t.count(func(s spot) bool { return s.pod == row[0].pod }) {
+			out = append(out, ofPod(row))
+			continue
+		}
+		left = append(left, row...)
+	}
+	for _, c := range grouped(left, mark.column) {
+		out = append(out, t.ofRail(c))
+	}
+	return out
+}
+
+// count returns how many rails there are of a kind.
+func (t *tally) count(is func(spot) bool) (n int) {
+	for s := range t.cells {
+		if is(s) {
+			n++
+		}
+	}
+	return n
+}
+
+// size returns how many pods could have such a mark.
+func (t *tally) size(m mark) int {
+	switch {
+	case m.with > 0:
+		g := t.grids[plane{m.Check, m.rail}]
+		return len(g.tests) - len(slices.DeleteFunc(slices.Clone(g.tests), func(n int) bool { return n > 0 }))
+	case m.gateway != "":
+		return t.asked[m.column()]
+	case m.rail < 0:
+		return len(t.pods)
+	}
+	return t.count(func(s spot) bool { return s.rail == m.rail })
+}
+
+// ofRail is the fault of marks of one rail, or of pods as a whole.
+func (t *tally) ofRail(marks []mark) fault {
+	m, k, n := marks[0], len(marks), t.size(marks[0])
+	f := fault{Answer: m.Answer, rail: m.rail}
+	var pods []int
+	for _, m := range marks {
+		pods = append(pods, t.at[m.pod])
+		for s := range t.cells {
+			if s == m.spot || m.rail < 0 && m.Check == GID && s.pod == m.pod {
+				f.spots = append(f.spots, s)
+			}
+		}
+	}
+	f.Of = "pods"
+	if m.rail >= 0 {
+		f.Of = fmt.Sprintf("rail %d", m.rail)
+	}
+	some := fmt.Sprintf("%d of %d pods: %s", k, n, t.names(pods, anyPod))
+	switch {
+	case k == 1 && m.with > 0:
+		f.Of, f.Found = f.Of+" of "+m.pod, fmt.Sprintf("%s fails with all %d other pods: %s", m.Check, m.with, m.Found)
+	case k == 1:
+		f.Of = m.Of
+	case m.gateway != "" && k == n:
+		f.Found = fmt.Sprintf("the gateway %s answers none of %d pods", m.gateway, n)
+		f.Fix = "# the gateway first, and its connection to the switches of this rail: VLAN and port\n" + m.Fix
+	case m.gateway != "":
+		f.Found = fmt.Sprintf("the gateway %s does not answer %s", m.gateway, some)
+	case m.with > 0 && k == n:
+		f.Found = fmt.Sprintf("%s fails between all %d pods; %s: %s", m.Check, n, m.pod, m.Found)
+		f.Fix = "# the switches of this rail first\n" + m.Fix
+	case m.with > 0:
+		f.Found = fmt.Sprintf("with all other pods %s fails in %s; %s: %s", m.Check, some, m.pod, m.Found)
+	default:
+		f.Found = fmt.Sprintf("%s fails in %s; %s: %s", m.Check, some, m.pod, m.Found)
+	}
+	return f
+}
+
+// ofPod is the fault of marks of all rails of a pod.
+func ofPod(marks []mark) fault {
+	m := marks[0]
+	f := fault{Answer: m.Answer, rail: -1}
+	for _, m := range marks {
+		f.spots = append(f.spots, m.spot)
+	}
+	f.Of, f.Found = fmt.Sprintf("all %d rails of %s", len(marks), m.pod), fmt.Sprintf("%s fails; rail %d: %s", m.Check, m.rail, m.Found)
+	return f
+}
+
+// between returns the faults of a rail between pods that are not lost: between groups of pods,
+// and between single ones.
+func (t *tally) between(of plane, g *grid, lost func(int) bool) []fault {
+	group := g.groups()
+	var apart, pairs [][2]int
+	for i := range t.pods {
+		for j := range i {
+			switch {
+			case g.at(i, j) != fails || lost(i) || lost(j):
+			case len(group[i]) > 1 && len(group[j]) > 1 && group[i][0] != group[j][0]:
+				apart = append(apart, [2]int{j, i})
+			default:
+				pairs = append(pairs, [2]int{j, i})
+			}
+		}
+	}
+	var out []fault
+	if len(apart) > 0 {
+		out = append(out, t.apart(of, group, apart))
+	}
+	for _, s := range stars(pairs) {
+		out = append(out, t.star(of, g, s))
+	}
+	return out
+}
+
+// apart is the fault between groups of pods that do not reach each other. It is seen outside of
+// the largest one.
+func (t *tally) apart(of plane, group [][]int, pairs [][2]int) fault {
+	a := t.example(of, pairs)
+	s := subjectOf(a.Of)
+	f := fault{Answer: a, rail: of.rail, some: true}
+	sides := map[int][]int{} // by each pod of a group
+	for _, p := range pairs {
+		for _, i := range p {
+			sides[i] = group[i]
+		}
+	}
+	groups := slices.SortedFunc(maps.Values(sides), func(a, b []int) int { return cmp.Or(len(b)-len(a), a[0]-b[0]) })
+	groups = slices.CompactFunc(groups, slices.Equal)
+	var names []string
+	for k, members := range groups {
+		names = append(names, fmt.Sprintf("%d pods (%s)", len(members), t.names(members, func(i int) bool { return sides[i] != nil })))
+		for _, i := range members {
+			if k > 0 {
+				f.spots = append(f.spots, spot{of.rail, t.pods[i]})
+			}
+		}
+	}
+	f.Of, f.Found = fmt.Sprintf("rail %d", of.rail), fmt.Sprintf("%s fails between %s: %s", of.check, strings.Join(names, " and "), general(a.Found, s.pod, s.peer))
+	f.Fix = "# the uplinks between the leaf switches of these pods\n" + a.Fix
+	return f
+}
+
+// star is pairs of which one pod is in each.
+type star struct {
+	hub   int // none: the pairs have no pod in common
+	pairs [][2]int
+}
+
+// none is no pod. If pairs are more than mostStars stars, the fault is not that of some pods.
+const none, mostStars = -1, 4
+
+// stars takes the pod with most pairs, again and again.
+func stars(pairs [][2]int) []star {
+	var out []star
+	for left := pairs; len(left) > 0; {
+		if len(out) == mostStars {
+			return []star{{none, pairs}}
+		}
+		degree, hub := map[int]int{}, left[0][0]
+		for _, p := range left {
+			for _, i := range p {
+				if degree[i]++; degree[i] > degree[hub] {
+					hub = i
+				}
+			}
+		}
+		s := star{hub: hub}
+		var rest [][2]int
+		for _, p := range left {
+			if p[0] == hub || p[1] == hub {
+				s.pairs = append(s.pairs, p)
+			} else {
+				rest = append(rest, p)
+			}
+		}
+		out, left = append(out, s), rest
+	}
+	return out
+}
+
+// star is the fault of a pod with some others, or of pairs that have nothing in common.
+func (t *tally) star(of plane, g *grid, s star) fault {
+	a := t.example(of, s.pairs)
+	f := fault{Answer: a, rail: of.rail, some: true}
+	var others []int
+	for _, p := range s.pairs {
+		for _, i := range p {
+			f.spots = append(f.spots, spot{of.rail, t.pods[i]})
+			if i != s.hub {
+				others = append(others, i)
+			}
+		}
+	}
+	switch {
+	case len(s.pairs) == 1:
+	case s.hub == none:
+		all := 0
+		for _, n := range g.tests {
+			all += n
+		}
+		f.Of, f.Found = fmt.Sprintf("rail %d", of.rail), fmt.Sprintf("%s fails between %d of %d pairs of pods; %s: %s", of.check, len(s.pairs), all/2, a.Of, a.Found)
+	default:
+		pod := t.pods[s.hub]
+		f.spots = []spot{{of.rail, pod}}
+		f.Of = fmt.Sprintf("rail %d of %s", of.rail, pod)
+		f.Found = fmt.Sprintf("%s fails with %d of %d other pods: %s: %s", of.check, len(others), g.tests[s.hub], t.names(others, anyPod), general(a.Found, pod, subjectOf(a.Of).other(pod)))
+	}
+	return f
+}
+
+// example returns an answer about one of these pairs.
+func (t *tally) example(of plane, pairs [][2]int) report.Answer {
+	among := map[[2]int]bool{}
+	for _, p := range pairs {
+		among[p] = true
+	}
+	for _, a := range t.answers {
+		s := subjectOf(a.Of)
+		i, j := t.at[s.pod], t.at[s.peer]
+		if a.Check == of.check && a.Verdict == report.Problem && s.peer != "" && s.rail == of.rail && s.far == of.rail && among[[2]int{min(i, j), max(i, j)}] {
+			return a
+		}
+	}
+	return t.first[place{of.check, spot{of.rail, t.pods[pairs[0][0]]}}]
+}
+
+// crossed returns the faults between different rails that are not those of one of them.
+func (t *tally) crossed(lost map[place]bool) []fault {
+	var bad []report.Answer
+	for _, a := range t.answers {
+		s := subjectOf(a.Of)
+		if a.Verdict == report.Problem && s.rail != s.far && !lost[place{a.Check, s.spot()}] && !lost[place{a.Check, spot{s.far, s.peer}}] {
+			bad = append(bad, a)
+		}
+	}
+	type couple struct {
+		check     string
+		rail, far int
+	}
+	var out []fault
+	for _, as := range grouped(bad, func(a report.Answer) couple { s := subjectOf(a.Of); return couple{a.Check, s.rail, s.far} }) {
+		s := subjectOf(as[0].Of)
+		f := fault{Answer: as[0], rail: s.rail, some: true}
+		for _, a := range as {
+			s := subjectOf(a.Of)
+			f.spots = append(f.spots, s.spot(), spot{s.far, s.peer})
+		}
+		if len(as) > 1 {
+			f.Of, f.Found = fmt.Sprintf("rail %d to rail %d", s.rail, s.far), fmt.Sprintf("%s fails between some pods; %s: %s", f.Check, f.Of, f.Found)
+		}
+		out = append(out, f)
+	}
+	return out
+}
+
+// names returns the names of pods, and those of neighbours as "gpu-01 to gpu-32". Two pods are
+// neighbours if no other one stands between them.
+func (t *tally) names(pods []int, other func(int) bool) string {
+	slices.Sort(pods)
+	var out []string
+	for i := 0; i < len(pods); {
+		if len(out) == mostNames {
+			return strings.Join(out, ", ") + fmt.Sprintf(" and %d more", len(pods)-i)
+		}
+		last, at := i, pods[i]
+		for last+1 < len(pods) {
+			if at++; at == pods[last+1] {
+				last++
+			} else if other(at) {
+				break
+			}
+		}
+		if last == i+1 {
+			last = i
+		}
+		name := t.pods[pods[i]]
+		if last > i {
+			name += " to " + t.pods[pods[last]]
+		}
+		out, i = append(out, name), last+1
+	}
+	return strings.Join(out, ", ")
+}
+
+// anyPod is that each pod stands between two others.
+func anyPod(int) bool { return true }
+
+// mostNames is how many names of pods a line has.
+const mostNames = 8
 
 // general leaves out of a text about a pod which of the others it was.
 func general(found, pod, other string) string {
@@ -204,129 +412,4 @@ func general(found, pod, other string) string {
 		return "no frame passes in either direction"
 	}
 	return found
-}
-
-// fewPods is the most pods of a test of which each answer is kept. A thousand nodes with
-// eight rails give eight million answers.
-const fewPods = 16
-
-// mostOfOne is the most answers of one kind about one rail of a pod that are kept when there are
-// more pods.
-const mostOfOne = 16
-
-// place is a test of a rail of a pod.
-type place struct{ check, rail, pod string }
-
-// tally counts answers, and keeps those that a reader needs.
-type tally struct {
-	all           bool // the pods are few
-	answers       []report.Answer
-	ok            map[string]int // by check
-	left          int
-	tests, failed map[place]int // between two pods
-	kept          map[kind]int
-}
-
-// kind is a verdict of a place.
-type kind struct {
-	place
-	verdict report.Verdict
-}
-
-func newTally(pods int) *tally {
-	return &tally{all: pods <= fewPods, ok: map[string]int{}, tests: map[place]int{}, failed: map[place]int{}, kept: map[kind]int{}}
-}
-
-func (t *tally) add(answers []report.Answer) {
-	for _, a := range answers {
-		rail, x, y := between(a.Of)
-		t.vote(a, rail, x, y)
-		if a.Verdict == report.OK {
-			t.ok[a.Check]++
-		}
-		switch {
-		case t.all || a.Verdict != report.OK && t.wanted(a, rail, x, y):
-			t.answers = append(t.answers, a)
-		case a.Verdict != report.OK:
-			t.left++
-		}
-	}
-}
-
-// vote counts a test between the same rail of two pods, for both.
-func (t *tally) vote(a report.Answer, rail, x, y string) {
-	if y == "" || strings.Contains(y, " ") {
-		return
-	}
-	for _, pod := range []string{x, y} {
-		p := place{a.Check, rail, pod}
-		t.tests[p]++
-		if a.Verdict == report.Problem {
-			t.failed[p]++
-		}
-	}
-}
-
-// wanted says whether few answers like this one are kept so far, for one of its ends.
-func (t *tally) wanted(a report.Answer, rail, x, y string) bool {
-	if x == "" { // about a pod, and not about a rail
-		rail, x = "", a.Of
-	}
-	if _, pod, cross := strings.Cut(y, " of "); cross {
-		y = pod
-	}
-	wanted := false
-	for _, pod := range []string{x, y} {
-		k := kind{place{a.Check, rail, pod}, a.Verdict}
-		if pod != "" && t.kept[k] < mostOfOne {
-			wanted = true
-		}
-	}
-	if wanted {
-		t.kept[kind{place{a.Check, rail, x}, a.Verdict}]++
-		t.kept[kind{place{a.Check, rail, y}, a.Verdict}]++
-	}
-	return wanted
-}
-
-// report returns what is kept, in the order of what it is about.
-func (t *tally) report(pods []string) Report {
-	slices.SortStableFunc(t.answers, func(a, b report.Answer) int {
-		if a.Of != b.Of {
-			return strings.Compare(a.Of, b.Of)
-		}
-		return strings.Compare(a.Check, b.Check)
-	})
-	return Report{Pods: pods, Answers: t.answers, OK: t.ok, Left: t.left, Verdicts: t.blame()}
-}
-
-// Pair is two pods that are tested with each other, by their positions.
-type Pair struct{ A, B int }
-
-// Schedule returns rounds of tests that together have each pair of n pods once. In a
-// round each pod is in at most one pair, so each NIC is in at most one test. There are
-// n-1 rounds, or n if n is odd, which is the least possible.
-//
-// It is the circle method of tournaments: the pods stand in a circle around the last
-// one, each round pairs those opposite to each other, and then the circle turns.
-func Schedule(n int) [][]Pair {
-	if n < 2 {
-		return nil
-	}
-	circle := n - 1 + n%2 // with an odd number, the last place stays empty
-	var out [][]Pair
-	for round := range circle {
-		var pairs []Pair
-		add := func(a, b int) {
-			if max(a, b) < n {
-				pairs = append(pairs, Pair{min(a, b), max(a, b)})
-			}
-		}
-		add(round, circle)
-		for k := 1; k <= circle/2; k++ {
-			add((round+k)%circle, (round-k+circle)%circle)
-		}
-		out = append(out, pairs)
-	}
-	return out
 }

@@ -25,9 +25,15 @@ type crowd struct {
 	name  string
 	rails int
 	fails func(rail int, a, b string) bool
+	alone func(rail int, pod string) []report.Answer // nil: it has no answers
 }
 
-func (c crowd) Local() ([]report.Answer, error) { return nil, nil }
+func (c crowd) Local() (out []report.Answer, err error) {
+	for rail := 0; c.alone != nil && rail < c.rails; rail++ {
+		out = append(out, c.alone(rail, c.name)...)
+	}
+	return out, nil
+}
 
 func (c crowd) Test(address string, _ Tests) ([]report.Answer, error) {
 	var out []report.Answer
@@ -46,20 +52,125 @@ func crowds(pods, rails int, fails func(rail int, a, b string) bool) []Seat {
 	var out []Seat
 	for i := range pods {
 		name := fmt.Sprintf("gpu-%04d", i)
-		out = append(out, Seat{Member: crowd{name, rails, fails}, Name: name, Address: name})
+		out = append(out, Seat{Member: crowd{name: name, rails: rails, fails: fails}, Name: name, Address: name})
 	}
 	return out
 }
 
-// blameAll names faults from all answers: what blame does without the counts.
-func blameAll(answers []report.Answer) []string {
-	whole := newTally(0)
-	for _, a := range answers {
-		rail, x, y := between(a.Of)
-		whole.vote(a, rail, x, y)
+// TestEachFaultIsOneLine: 64 pods with four rails, and one fault.
+func TestEachFaultIsOneLine(t *testing.T) {
+	t.Parallel()
+	among := func(pod string, numbers ...int) bool {
+		return slices.ContainsFunc(numbers, func(n int) bool { return pod == fmt.Sprintf("gpu-%04d", n) })
 	}
-	whole.answers = slices.Clone(answers)
-	return whole.report(nil).Verdicts
+	first := func(pod string) bool { return pod < "gpu-0032" } // half of them
+	number := func(pod string) (n int) { _, _ = fmt.Sscanf(pod, "gpu-%d", &n); return n }
+	for name, c := range map[string]struct {
+		silent  func(rail int, pod string) bool // its gateway
+		unruled func(rail int, pod string) bool
+		fails   func(rail int, a, b string) bool
+		racks   bool // each half has a gateway of its own
+		want    string
+	}{
+		"all pods of a gateway": {
+			silent: func(rail int, _ string) bool { return rail == 2 },
+			want:   "rail 2: the gateway 172.16.2.254 answers none of 64 pods",
+		},
+		"some pods of a gateway": {
+			silent: func(rail int, pod string) bool { return rail == 2 && among(pod, 7, 9, 30, 31, 32) },
+			want:   "rail 2: the gateway 172.16.2.254 does not answer 5 of 64 pods: gpu-0007, gpu-0009, gpu-0030 to gpu-0032",
+		},
+		"a gateway of a rack": {
+			silent: func(rail int, pod string) bool { return rail == 2 && first(pod) }, racks: true,
+			want: "rail 2: the gateway 172.17.2.254 answers none of 32 pods",
+		},
+		"all rails of a pod": {
+			unruled: func(_ int, pod string) bool { return among(pod, 23) },
+			want:    "all 4 rails of gpu-0023: routing fails; rail 0: no rule",
+		},
+		"a rail of some pods": {
+			unruled: func(rail int, pod string) bool { return rail == 1 && among(pod, 0, 63) },
+			want:    "rail 1: routing fails in 2 of 64 pods: gpu-0000, gpu-0063; gpu-0000: no rule",
+		},
+		"what a rule that is lost explains": {
+			unruled: func(rail int, pod string) bool { return rail == 1 && among(pod, 23) },
+			fails:   func(rail int, a, b string) bool { return rail == 1 && (among(a, 23) || among(b, 23)) },
+			want:    "rail 1 of gpu-0023: no rule",
+		},
+		"a cable": {
+			silent: func(rail int, pod string) bool { return rail == 3 && among(pod, 7) },
+			fails:  func(rail int, a, b string) bool { return rail == 3 && (among(a, 7) || among(b, 7)) },
+			want:   "rail 3 of gpu-0007: reach fails with all 63 other pods: no packet",
+		},
+		"the cables of a pod": {
+			fails: func(_ int, a, b string) bool { return among(a, 7) || among(b, 7) },
+			want:  "all 4 rails of gpu-0007: reach fails; rail 0: no packet",
+		},
+		"two cables": {
+			fails: func(rail int, a, b string) bool { return rail == 3 && (among(a, 7, 40) || among(b, 7, 40)) },
+			want:  "rail 3: with all other pods reach fails in 2 of 64 pods: gpu-0007, gpu-0040; gpu-0007: no packet",
+		},
+		"a switch": {
+			silent: func(rail int, _ string) bool { return rail == 3 },
+			fails:  func(rail int, _, _ string) bool { return rail == 3 },
+			want:   "rail 3: reach fails between all 64 pods; gpu-0000: no packet",
+		},
+		"an uplink": {
+			fails: func(rail int, a, b string) bool { return rail == 3 && first(a) != first(b) },
+			want:  "rail 3: reach fails between 32 pods (gpu-0000 to gpu-0031) and 32 pods (gpu-0032 to gpu-0063): no packet",
+		},
+		"a spine, which takes each fifth pair": {
+			fails: func(rail int, a, b string) bool { return rail == 3 && (number(a)+number(b))%5 == 0 },
+			want:  "rail 3: reach fails between 403 of 2016 pairs of pods; rail 3 of gpu-0003 to gpu-0062: no packet passes from gpu-0003 to gpu-0062",
+		},
+		"some pairs of a pod": {
+			fails: func(rail int, a, b string) bool { return rail == 3 && among(a, 7) && !first(b) },
+			want:  "rail 3 of gpu-0007: reach fails with 32 of 63 other pods: gpu-0032 to gpu-0063: no packet",
+		},
+		"a pair": {
+			fails: func(rail int, a, b string) bool { return rail == 3 && among(a, 7) && among(b, 9) },
+			want:  "rail 3 of gpu-0007 to gpu-0009: no packet passes from gpu-0007 to gpu-0009",
+		},
+	} {
+		if c.fails == nil {
+			c.fails = func(int, string, string) bool { return false }
+		}
+		alone := func(rail int, pod string) []report.Answer {
+			of, gateway := Pod{Name: pod}.Of(Rail{Number: rail}), fmt.Sprintf("172.16.%d.254", rail)
+			if c.racks && first(pod) {
+				gateway = fmt.Sprintf("172.17.%d.254", rail)
+			}
+			out := []report.Answer{answer(Routing, of, report.Finding{Verdict: report.OK}), answer(GatewayUp, of, report.Finding{Verdict: report.OK, Found: gateway + " answers"})}
+			if c.unruled != nil && c.unruled(rail, pod) {
+				out[0] = problem(Routing, of, "no rule", "", "")
+			}
+			if c.silent != nil && c.silent(rail, pod) {
+				out[1] = problem(GatewayUp, of, fmt.Sprintf("the gateway %s does not answer on net%d", gateway, rail+1), "", "")
+			}
+			return out
+		}
+		seats := crowds(64, 4, c.fails)
+		for i := range seats {
+			seats[i].Member = crowd{name: seats[i].Name, rails: 4, fails: c.fails, alone: alone}
+		}
+		r := All(t.Context(), seats, Tests{}, false, func(int, int) {})
+		if diff := cmp.Diff([]string{c.want}, faults(r)); diff != "" {
+			t.Errorf("%s (-want +got)\n%s", name, diff)
+		}
+		for _, a := range r.Untold() {
+			if a.Found != "gpu-0023 has a fault of its own on this rail: routing" || !strings.HasSuffix(a.Of, ", and 62 more") {
+				t.Errorf("%s: it cannot tell %s: %s", name, a.Of, a.Found)
+			}
+		}
+	}
+}
+
+// blameAll names faults from all answers: what blame does without the counts.
+func blameAll(pods []string, answers []report.Answer) []string {
+	whole := newTally(pods)
+	whole.all = true
+	whole.add(answers)
+	return faults(whole.report())
 }
 
 // TestVerdictsOfManyPodsAreThoseOfAllAnswers compares with a report that keeps each answer, for
@@ -81,6 +192,10 @@ func TestVerdictsOfManyPodsAreThoseOfAllAnswers(t *testing.T) {
 			return broken[fmt.Sprint(rail, " ", a)] || broken[fmt.Sprint(rail, " ", b)] || pairs[fmt.Sprint(rail, " ", a, " ", b)]
 		})
 		r := All(t.Context(), seats, Tests{}, false, func(int, int) {})
+		var names []string
+		for _, s := range seats {
+			names = append(names, s.Name)
+		}
 		var all []report.Answer
 		bad := 0
 		for _, p := range slices.Concat(Schedule(pods)...) {
@@ -92,7 +207,7 @@ func TestVerdictsOfManyPodsAreThoseOfAllAnswers(t *testing.T) {
 			}
 			all = append(all, answers...)
 		}
-		if diff := cmp.Diff(blameAll(all), r.Verdicts); diff != "" {
+		if diff := cmp.Diff(blameAll(names, all), faults(r)); diff != "" {
 			t.Errorf("seed %d (-all answers +report)\n%s", seed, diff)
 		}
 		if good := r.OK[Reach] + r.OK[MTU]; good != len(all)-bad || len(r.Answers)+r.Left != bad {
@@ -110,19 +225,21 @@ func TestAReportOfManyPodsIsShort(t *testing.T) {
 		answers  int // at most
 		verdicts []string
 	}{
-		"healthy":     {func(int, string, string) bool { return false }, 0, nil},
-		"all is lost": {func(int, string, string) bool { return true }, pods * mostOfOne, nil},
+		"healthy": {func(int, string, string) bool { return false }, 0, nil},
+		"all is lost": {func(int, string, string) bool { return true }, pods * mostOfOne, []string{
+			"rail 0: reach fails between all 100 pods; gpu-0000: no packet", "rail 1: reach fails between all 100 pods; gpu-0000: no packet",
+		}},
 		"one rail of one pod": {
 			func(rail int, a, b string) bool { return rail == 1 && (a == "gpu-0007" || b == "gpu-0007") }, pods,
 			[]string{"rail 1 of gpu-0007: reach fails with all 99 other pods: no packet"},
 		},
 	} {
 		r := All(t.Context(), crowds(pods, 2, c.fails), Tests{}, false, func(int, int) {})
-		if n := len(r.Answers); n > c.answers || c.verdicts != nil && cmp.Diff(c.verdicts, r.Verdicts) != "" {
-			t.Errorf("%s: %d answers, verdicts %q", name, n, r.Verdicts)
+		if n := len(r.Answers); n > c.answers || c.verdicts != nil && cmp.Diff(c.verdicts, faults(r)) != "" {
+			t.Errorf("%s: %d answers, verdicts %q", name, n, faults(r))
 		}
-		if c.answers == pods*mostOfOne && (r.Left == 0 || len(r.Verdicts) < pods || !strings.Contains(r.Summary(), fmt.Sprint(r.Left, " more"))) {
-			t.Errorf("%s: %d left, %d verdicts: %s", name, r.Left, len(r.Verdicts), r.Summary())
+		if c.answers == pods*mostOfOne && (r.Left == 0 || !strings.Contains(r.Summary(), fmt.Sprint(r.Left, " more"))) {
+			t.Errorf("%s: %d left, %d verdicts: %s", name, r.Left, len(faults(r)), r.Summary())
 		}
 	}
 }
@@ -134,12 +251,16 @@ func BenchmarkAThousandPods(b *testing.B) {
 		b.Run(name, func(b *testing.B) {
 			for b.Loop() {
 				seats := crowds(1000, 8, func(rail int, x, y string) bool { return rail == 3 && (x == "gpu-0007" || y == "gpu-0007") })
-				m := meeting{seats: seats, tally: newTally(len(seats)), strikes: make([]int, len(seats)), gone: make([]bool, len(seats))}
+				var pods []string
+				for _, s := range seats {
+					pods = append(pods, s.Name)
+				}
+				m := meeting{seats: seats, tally: newTally(pods), strikes: make([]int, len(seats)), gone: make([]bool, len(seats))}
 				m.tally.all = few
 				for _, round := range Schedule(len(seats)) {
 					m.round(round, Tests{})
 				}
-				r := m.tally.report(nil)
+				r := m.tally.report()
 				var after runtime.MemStats
 				runtime.GC()
 				runtime.ReadMemStats(&after)

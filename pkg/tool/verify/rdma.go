@@ -69,11 +69,14 @@ func programs() []program {
 func gigabits(said string) string {
 	for line := range strings.Lines(said) {
 		if f := strings.Fields(line); len(f) >= 4 && f[0] == "65536" {
-			return "ib_write_bw transfers " + f[3] + " Gb/s"
+			return transfers + f[3] + " Gb/s"
 		}
 	}
-	return "ib_write_bw transfers"
+	return strings.TrimSpace(transfers)
 }
+
+// transfers is what an answer says before the rate.
+const transfers = "ib_write_bw transfers "
 
 // Limits of one test by RDMA.
 const (

@@ -47,7 +47,7 @@ func TestEachFaultOfAPodIsNamed(t *testing.T) {
 			func() { w.wire.IP("address del 172.16.11.254/24 dev br1") }, func() { w.wire.IP("address add 172.16.11.254/24 dev br1") },
 		},
 		{
-			"duplicate address", "problem duplicate-address: rail 0 of a: 172.16.10.1 is used on net1 by ",
+			"duplicate address", "problem address-conflict: rail 0 of a: 172.16.10.1 is used on net1 by ",
 			func() { w.pods[1].ns.IP("address add 172.16.10.1/24 dev net1") }, func() { w.pods[1].ns.IP("address del 172.16.10.1/24 dev net1") },
 		},
 		{

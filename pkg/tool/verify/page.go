@@ -1,0 +1,236 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The roce-cni authors
+
+package verify
+
+import (
+	_ "embed"
+	"fmt"
+	"html/template"
+	"io"
+	"slices"
+	"strings"
+	"text/tabwriter"
+	"time"
+
+	"github.com/roce-cni/roce-cni/pkg/tool/report"
+)
+
+// Summary counts the answers by verdict, in one line.
+func (r Report) Summary() string {
+	good := 0
+	for _, n := range r.OK {
+		good += n
+	}
+	out := report.Summarize(good, slices.DeleteFunc(slices.Clone(r.Answers), func(a report.Answer) bool { return a.Verdict == report.OK }))
+	if r.Left > 0 {
+		out += fmt.Sprintf("; %d more that are like these", r.Left)
+	}
+	return out
+}
+
+// Verdict says in one sentence whether the rails work.
+func (r Report) Verdict() string {
+	rails, bad := 0, 0
+	for _, pod := range r.Pods {
+		for _, c := range pod.Rails {
+			if c.Sign != "" {
+				rails++
+			}
+			if len(c.Faults) > 0 {
+				bad++
+			}
+		}
+	}
+	tested := fmt.Sprintf("%s of %s", number(rails, "rail"), number(len(r.Pods), "pod"))
+	switch untold := len(r.Untold()); {
+	case len(r.Faults) > 0:
+		return fmt.Sprintf("%s on %d of %s", number(len(r.Faults), "fault"), bad, tested)
+	case untold > 0:
+		return fmt.Sprintf("no fault on %s, and %s without an answer", tested, number(untold, "question"))
+	}
+	return "no fault on " + tested
+}
+
+func number(n int, of string) string {
+	if n != 1 {
+		of += "s"
+	}
+	return fmt.Sprintf("%d %s", n, of)
+}
+
+// Untold returns what the tests could not tell, once for all pods with the same reason.
+func (r Report) Untold() []report.Answer {
+	var out []report.Answer
+	for _, a := range r.Answers {
+		if a.Verdict == report.CannotTell {
+			out = append(out, a)
+		}
+	}
+	type reason struct{ check, found, missing string }
+	all := grouped(out, func(a report.Answer) reason { return reason{a.Check, a.Found, a.Missing} })
+	out = nil
+	for _, as := range all {
+		a := as[0]
+		if len(as) > 1 {
+			a.Of += fmt.Sprintf(", and %d more", len(as)-1)
+		}
+		out = append(out, a)
+	}
+	return out
+}
+
+// Miss adds a pod that could not be tested to a report of pods in the order of their names.
+func (r *Report) Miss(pod string, why report.Answer) {
+	row := make([]Cell, r.columns())
+	for i := range row {
+		row[i].Sign = Unknown
+	}
+	at, _ := slices.BinarySearchFunc(r.Pods, pod, func(r Row, name string) int { return strings.Compare(r.Name, name) })
+	r.Pods = slices.Insert(r.Pods, at, Row{pod, row})
+	r.Answers = append(r.Answers, why)
+}
+
+// Fastest is the rate of the fastest rail, 0 if none was measured.
+func (r Report) Fastest() float64 {
+	fastest := 0.0
+	for _, pod := range r.Pods {
+		for _, c := range pod.Rails {
+			fastest = max(fastest, c.Gbps)
+		}
+	}
+	return fastest
+}
+
+// slow is the part of the fastest rate below which the text has the rate of a rail.
+const slow = 0.9
+
+// WriteText writes the faults, what could not be told, and the matrix of pods and rails, in
+// which neighbours that are alike share a line.
+func (r Report) WriteText(w io.Writer) error {
+	for _, a := range slices.Concat(r.Faults, r.Untold()) {
+		if err := report.WriteText(w, a); err != nil {
+			return err
+		}
+	}
+	type line struct{ name, cells string }
+	head := line{name: "rail"}
+	for i := range r.columns() {
+		head.cells += fmt.Sprintf("%4d", i)
+	}
+	lines := []line{head}
+	for _, pod := range r.Pods {
+		cells := ""
+		for _, c := range pod.Rails {
+			shown := c.Sign
+			if c.Sign == Works && c.Gbps > 0 && c.Gbps < slow*r.Fastest() {
+				shown = fmt.Sprintf("%.0f", c.Gbps)
+			}
+			cells += fmt.Sprintf("%4s", shown)
+		}
+		lines = append(lines, line{pod.Name, cells})
+	}
+	var b strings.Builder
+	table := tabwriter.NewWriter(&b, 0, 0, 1, ' ', 0)
+	for i := 0; i < len(lines); {
+		first, name := i, report.Printable(lines[i].name)
+		for i++; i < len(lines) && lines[i].cells == lines[first].cells; i++ {
+			name = report.Printable(lines[first].name + " to " + lines[i].name)
+		}
+		fmt.Fprintf(table, "%s\t%s\n", name, report.Printable(strings.TrimRight(lines[first].cells, " ")))
+	}
+	if err := table.Flush(); err != nil {
+		return err
+	}
+	for _, s := range r.Legend() {
+		fmt.Fprintf(&b, "  %s  %s\n", s.Letter, s.Means)
+	}
+	if fastest := r.Fastest(); fastest > 0 {
+		fmt.Fprintf(&b, "  a number  Gb/s; the fastest rail has %.0f\n", fastest)
+	}
+	_, err := fmt.Fprintf(w, "\n%s\n# %s\n# %s\n", b.String(), r.Summary(), r.Verdict())
+	return err
+}
+
+func (r Report) columns() int {
+	most := 0
+	for _, pod := range r.Pods {
+		most = max(most, len(pod.Rails))
+	}
+	return most
+}
+
+// Legend returns the signs that the cells have.
+func (r Report) Legend() []Sign {
+	used := map[string]bool{}
+	for _, pod := range r.Pods {
+		for _, c := range pod.Rails {
+			used[c.Sign] = true
+		}
+	}
+	all := []Sign{{Letter: Works, Means: "ok"}}
+	for _, s := range Signs() {
+		all = append(all, s, Sign{s.Check, strings.ToLower(s.Letter), s.Means + ", between some pods"})
+	}
+	all = append(all, Sign{Letter: Unknown, Means: "not tested"})
+	return slices.DeleteFunc(all, func(s Sign) bool { return !used[s.Letter] })
+}
+
+// page is one file without references, so that a browser opens it without a network.
+//
+//go:embed page.html
+var page string
+
+// rowsOfBlock is how many pods stand below each other on the page.
+const rowsOfBlock = 32
+
+// WritePage writes a report as one HTML page.
+func (r Report) WritePage(w io.Writer) error {
+	of := map[report.Verdict][]report.Answer{}
+	for _, a := range r.Answers {
+		of[a.Verdict] = append(of[a.Verdict], a)
+	}
+	t, err := template.New("page").Funcs(template.FuncMap{"hover": hover, "class": class, "letter": letter, "number": number, "colour": r.colour}).Parse(page)
+	if err != nil {
+		return err
+	}
+	return t.Execute(w, struct {
+		Report
+		Took      time.Duration
+		Columns   int
+		Blocks    [][]Row
+		Good, Bad []report.Answer
+	}{r, time.Duration(r.Seconds * float64(time.Second)).Round(time.Second), r.columns(), slices.Collect(slices.Chunk(r.Pods, rowsOfBlock)), of[report.OK], of[report.Problem]})
+}
+
+// hover is what is known of a rail.
+func hover(pod string, rail int, c Cell) string {
+	out := fmt.Sprintf("rail %d of %s", rail, pod)
+	if c.Gbps > 0 {
+		out += fmt.Sprintf(", %.0f Gb/s", c.Gbps)
+	}
+	return strings.Join(append([]string{out}, c.Faults...), "\n")
+}
+
+// class is how a cell looks: by its letter, and lighter if that is a small one.
+func class(sign string) string {
+	switch sign {
+	case "":
+		return "none"
+	case Works:
+		return "ok"
+	case Unknown:
+		return "unknown"
+	case strings.ToLower(sign):
+		return "some " + strings.ToUpper(sign)
+	}
+	return sign
+}
+
+// colour is the rate of a rail that works: from yellow for half of the fastest one to green.
+func (r Report) colour(c Cell) template.CSS {
+	if c.Gbps == 0 || c.Sign != Works {
+		return ""
+	}
+	return template.CSS(fmt.Sprintf("background: hsl(%.0f 65%% 70%%)", 45+170*max(0, c.Gbps/r.Fastest()-0.5))) //nolint:gosec // a number
+}

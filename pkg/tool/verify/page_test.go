@@ -1,0 +1,172 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The roce-cni authors
+
+package verify
+
+import (
+	"bytes"
+	"errors"
+	"flag"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/roce-cni/roce-cni/pkg/tool/report"
+)
+
+var update = flag.Bool("update", false, "rewrite the report in testdata")
+
+// simulated is a node of a cluster of 64 with eight rails, in which there are these faults: the
+// gateway of rail 4 is silent, gpu-23 has no rules, the cable of rail 3 of gpu-07 is broken, so is
+// the uplink of rail 6 between gpu-01 to gpu-32 and the others, and the switch port of rail 1 of
+// gpu-41 has a small MTU. Rail 2 of gpu-12 is slow.
+type simulated struct{ number int }
+
+const simulatedNodes, simulatedRails = 64, 8
+
+func (s simulated) name() string { return fmt.Sprintf("gpu-%02d", s.number) }
+
+// rate is that of the rail with one that is as fast.
+func (s simulated) rate(rail int) float64 { return 393 - float64((s.number*13+rail*29)%31)/3 }
+
+func (s simulated) Local() ([]report.Answer, error) {
+	var out []report.Answer
+	p := Pod{Name: s.name()}
+	for i := range simulatedRails {
+		of := p.Of(Rail{Number: i})
+		ok := func(check, found string) {
+			out = append(out, answer(check, of, report.Finding{Verdict: report.OK, Found: found}))
+		}
+		if s.number == 23 {
+			out = append(out, problem(Routing, of, fmt.Sprintf("no rule sends packets from 172.16.%d.23 to table %d", i+10, 100+i), restore, "packets of this rail leave through another interface, or not at all"))
+		} else {
+			ok(Routing, fmt.Sprintf("net1-%d 172.16.%d.%d has table %d", i+1, i+10, s.number, 100+i))
+		}
+		gateway := fmt.Sprintf("172.16.%d.254", i+10)
+		if i == 4 {
+			out = append(out, problem(GatewayUp, of, fmt.Sprintf("the gateway %s does not answer on net1-%d", gateway, i+1),
+				fmt.Sprintf("arping -I net1-%d -s 172.16.%d.%d %s  # then check VLAN and switch port of the NIC, and the gateway", i+1, i+10, s.number, gateway), "pods reach nothing outside of the rail's subnet"))
+		} else {
+			ok(GatewayUp, gateway+" answers")
+		}
+		ok(Duplicate, fmt.Sprintf("no other host has 172.16.%d.%d", i+10, s.number))
+	}
+	return out, nil
+}
+
+func (s simulated) Test(address string, _ Tests) ([]report.Answer, error) {
+	var other simulated
+	if _, err := fmt.Sscanf(address, "gpu-%d", &other.number); err != nil {
+		return nil, err
+	}
+	between := func(n int) bool { return s.number == n || other.number == n }
+	var out []report.Answer
+	for i := range simulatedRails {
+		of := fmt.Sprintf("rail %d of %s to %s", i, s.name(), other.name())
+		ok := func(check, found string) {
+			out = append(out, answer(check, of, report.Finding{Verdict: report.OK, Found: found}))
+		}
+		switch {
+		case between(23):
+			out = append(out, problem(Reach, of, fmt.Sprintf("frames are lost in one direction: from %s to %s", s.name(), other.name()), "ethtool -S NIC", whyReach))
+			continue
+		case i == 3 && between(7), i == 6 && (s.number <= 32) != (other.number <= 32):
+			out = append(out, problem(Reach, of, fmt.Sprintf("no frame passes between 172.16.%d.%d and 172.16.%d.%d in either direction", i+10, s.number, i+10, other.number),
+				"# the VLAN of both switch ports, and the connection between the switches", whyReach))
+			continue
+		}
+		ok(Reach, fmt.Sprintf("172.16.%d.%d answers", i+10, other.number))
+		if i == 1 && between(41) {
+			out = append(out, problem(MTU, of, fmt.Sprintf("no packet with more than 1500 bytes passes from %s to %s, and the MTU is 9000", s.name(), other.name()),
+				"# the MTU of the switch ports and of the connections between the switches: at least 9000 and their headers", "large messages hang or are slow, although small ones pass"))
+		} else {
+			ok(MTU, "packets of 9000 bytes pass")
+		}
+		rate := min(s.rate(i), other.rate(i))
+		if i == 2 && between(12) {
+			rate /= 2
+		}
+		ok(Bandwidth, fmt.Sprintf("ib_write_bw transfers %.2f Gb/s", rate))
+	}
+	return out, nil
+}
+
+func simulate(t *testing.T) Report {
+	t.Helper()
+	var seats []Seat
+	for n := 1; n <= simulatedNodes; n++ {
+		s := simulated{n}
+		seats = append(seats, Seat{Member: s, Name: s.name(), Address: s.name()})
+	}
+	seats[49].Member, seats[49].Absent = nil, errors.New("connect to 10.244.49.7:9483: connection refused")
+	r := All(t.Context(), seats, Tests{RDMA: true}, false, func(int, int) {})
+	r.Cluster, r.Version, r.Began, r.Seconds = "gpu-east", "0.1.0", time.Date(2026, 11, 25, 9, 30, 0, 0, time.UTC), 1311
+	return r
+}
+
+// TestTheReportOf64NodesFitsOnAScreen: one line for each fault, and a matrix in which nodes that
+// are alike share a line. go test -artifacts keeps the page, of which docs/verify.md has a picture.
+func TestTheReportOf64NodesFitsOnAScreen(t *testing.T) {
+	t.Parallel()
+	r := simulate(t)
+	var out bytes.Buffer
+	if err := r.WriteText(&out); err != nil {
+		t.Fatal(err)
+	}
+	const golden = "testdata/64.txt"
+	if *update {
+		if err := os.WriteFile(golden, out.Bytes(), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	want, err := os.ReadFile(golden)
+	if diff := cmp.Diff(string(want), out.String()); err != nil || diff != "" {
+		t.Errorf("%v; if it should differ, run it with -update (-want +got)\n%s", err, diff)
+	}
+	_, table, _ := strings.Cut(out.String(), "\n\n")
+	doc, err := os.ReadFile("../../../docs/verify.md")
+	for line := range strings.Lines(table) {
+		if line = strings.TrimSpace(line); err != nil || !strings.Contains(string(doc), line) {
+			t.Errorf("docs/verify.md lacks %q: %v", line, err)
+		}
+	}
+	var page bytes.Buffer
+	if err := r.WritePage(&page); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(filepath.Join(t.ArtifactDir(), "verify.html"), page.Bytes(), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	for _, want := range []string{
+		"<h1>Rails of gpu-east</h1>", "2026-11-25 09:30 UTC, took 21m51s · rocectl 0.1.0 · 64 pods with 8 rails",
+		"5 faults on 103 of 512 rails of 64 pods", `<td class="X" title="rail 3 of gpu-07` + "\n" + `rail 3 of gpu-07: reach fails with all 61 other pods`,
+		`title="rail 2 of gpu-12, 192 Gb/s" style="background: hsl(`, `title="rail 0 of gpu-50">?</td>`,
+	} {
+		if !strings.Contains(page.String(), want) {
+			t.Errorf("the page lacks %q", want)
+		}
+	}
+}
+
+func TestTheNamesOfTestsFitTheirColumn(t *testing.T) {
+	t.Parallel()
+	for _, s := range Signs() {
+		if len(s.Check) > report.NameWidth {
+			t.Errorf("%s is wider than report.NameWidth", s.Check)
+		}
+	}
+}
+
+// faults returns a line for each fault.
+func faults(r Report) []string {
+	var out []string
+	for _, f := range r.Faults {
+		out = append(out, f.Of+": "+f.Found)
+	}
+	return out
+}
