@@ -353,24 +353,28 @@ func (f *verifyFlags) pageFailed(err error) error {
 }
 
 func (f *verifyFlags) write(w io.Writer, r verify.Report) error {
+	print := f.print
 	if f.asJSON {
-		if err := cli.JSON(w, r); err != nil {
-			return err
-		}
-	} else {
-		var err error
-		for i := 0; f.each && err == nil && i < len(r.Answers); i++ {
-			err = report.WriteText(w, r.Answers[i])
-		}
-		if err == nil {
-			err = r.WriteText(w)
-		}
-		if err != nil {
-			return cnierr.New(cnierr.IO, "write", "standard output", "", "%w", err)
-		}
+		print = func(w io.Writer, r verify.Report) error { return cli.JSON(w, r) }
+	}
+	if err := print(w, r); err != nil {
+		return err
 	}
 	if status := report.Status(r.Answers); status != 0 {
 		return cli.StatusError(status)
+	}
+	return nil
+}
+
+func (f *verifyFlags) print(w io.Writer, r verify.Report) (err error) {
+	for i := 0; f.each && err == nil && i < len(r.Answers); i++ {
+		err = report.WriteText(w, r.Answers[i])
+	}
+	if err == nil {
+		err = r.WriteText(w)
+	}
+	if err != nil {
+		return cnierr.New(cnierr.IO, "write", "standard output", "", "%w", err)
 	}
 	return nil
 }

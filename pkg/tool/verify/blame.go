@@ -69,7 +69,7 @@ func (t *tally) marks() []mark {
 		for i, pod := range t.pods {
 			if n := g.tests[i]; n >= 2 && g.failed[i] == n {
 				p := place{of.check, spot{of.rail, pod}}
-				a := t.first[p]
+				a := t.first[kind{p, true, report.Problem}]
 				a.Found = general(a.Found, pod, subjectOf(a.Of).other(pod))
 				out = append(out, mark{spot: p.spot, Answer: a, with: n})
 			}
@@ -168,7 +168,7 @@ func (t *tally) ofRail(marks []mark) fault {
 	if m.rail >= 0 {
 		f.Of = fmt.Sprintf("rail %d", m.rail)
 	}
-	some := fmt.Sprintf("%d of %d pods: %s", k, n, t.names(pods, anyPod))
+	some := fmt.Sprintf("%d of %d pods: %s", k, n, t.names(pods))
 	switch {
 	case k == 1 && m.with > 0:
 		f.Of, f.Found = f.Of+" of "+m.pod, fmt.Sprintf("%s fails with all %d other pods: %s", m.Check, m.with, m.Found)
@@ -179,13 +179,12 @@ func (t *tally) ofRail(marks []mark) fault {
 		f.Fix = "# the gateway first, and its connection to the switches of this rail: VLAN and port\n" + m.Fix
 	case m.gateway != "":
 		f.Found = fmt.Sprintf("the gateway %s does not answer %s", m.gateway, some)
-	case m.with > 0 && k == n:
-		f.Found = fmt.Sprintf("%s fails between all %d pods; %s: %s", m.Check, n, m.pod, m.Found)
-		f.Fix = "# the switches of this rail first\n" + m.Fix
-	case m.with > 0:
-		f.Found = fmt.Sprintf("with all other pods %s fails in %s; %s: %s", m.Check, some, m.pod, m.Found)
 	default:
-		f.Found = fmt.Sprintf("%s fails in %s; %s: %s", m.Check, some, m.pod, m.Found)
+		fails := " fails in "
+		if m.with > 0 {
+			fails = " fails with all others in "
+		}
+		f.Found = m.Check + fails + fmt.Sprintf("%s; %s: %s", some, m.pod, m.Found)
 	}
 	return f
 }
@@ -221,8 +220,8 @@ func (t *tally) between(of plane, g *grid, lost func(int) bool) []fault {
 	if len(apart) > 0 {
 		out = append(out, t.apart(of, group, apart))
 	}
-	for _, s := range stars(pairs) {
-		out = append(out, t.star(of, g, s))
+	if len(pairs) > 0 {
+		out = append(out, t.single(of, g, pairs))
 	}
 	return out
 }
@@ -233,17 +232,11 @@ func (t *tally) apart(of plane, group [][]int, pairs [][2]int) fault {
 	a := t.example(of, pairs)
 	s := subjectOf(a.Of)
 	f := fault{Answer: a, rail: of.rail, some: true}
-	sides := map[int][]int{} // by each pod of a group
-	for _, p := range pairs {
-		for _, i := range p {
-			sides[i] = group[i]
-		}
-	}
-	groups := slices.SortedFunc(maps.Values(sides), func(a, b []int) int { return cmp.Or(len(b)-len(a), a[0]-b[0]) })
-	groups = slices.CompactFunc(groups, slices.Equal)
+	groups := slices.SortedFunc(slices.Values(group), func(a, b []int) int { return cmp.Or(len(b)-len(a), slices.Compare(a, b)) })
+	groups = slices.DeleteFunc(slices.CompactFunc(groups, slices.Equal), func(g []int) bool { return len(g) < 2 })
 	var names []string
 	for k, members := range groups {
-		names = append(names, fmt.Sprintf("%d pods (%s)", len(members), t.names(members, func(i int) bool { return sides[i] != nil })))
+		names = append(names, fmt.Sprintf("%d pods (%s)", len(members), t.names(members)))
 		for _, i := range members {
 			if k > 0 {
 				f.spots = append(f.spots, spot{of.rail, t.pods[i]})
@@ -255,70 +248,29 @@ func (t *tally) apart(of plane, group [][]int, pairs [][2]int) fault {
 	return f
 }
 
-// star is pairs of which one pod is in each.
-type star struct {
-	hub   int // none: the pairs have no pod in common
-	pairs [][2]int
-}
-
-// none is no pod. If pairs are more than mostStars stars, the fault is not that of some pods.
-const none, mostStars = -1, 4
-
-// stars takes the pod with most pairs, again and again.
-func stars(pairs [][2]int) []star {
-	var out []star
-	for left := pairs; len(left) > 0; {
-		if len(out) == mostStars {
-			return []star{{none, pairs}}
-		}
-		degree, hub := map[int]int{}, left[0][0]
-		for _, p := range left {
-			for _, i := range p {
-				if degree[i]++; degree[i] > degree[hub] {
-					hub = i
-				}
-			}
-		}
-		s := star{hub: hub}
-		var rest [][2]int
-		for _, p := range left {
-			if p[0] == hub || p[1] == hub {
-				s.pairs = append(s.pairs, p)
-			} else {
-				rest = append(rest, p)
-			}
-		}
-		out, left = append(out, s), rest
-	}
-	return out
-}
-
-// star is the fault of a pod with some others, or of pairs that have nothing in common.
-func (t *tally) star(of plane, g *grid, s star) fault {
-	a := t.example(of, s.pairs)
+// single is the fault between single pods, of which one may be in all pairs.
+func (t *tally) single(of plane, g *grid, pairs [][2]int) fault {
+	a := t.example(of, pairs)
 	f := fault{Answer: a, rail: of.rail, some: true}
-	var others []int
-	for _, p := range s.pairs {
-		for _, i := range p {
-			f.spots = append(f.spots, spot{of.rail, t.pods[i]})
-			if i != s.hub {
-				others = append(others, i)
-			}
-		}
+	in, tests := map[int]int{}, 0
+	for _, p := range pairs {
+		in[p[0]]++
+		in[p[1]]++
 	}
-	switch {
-	case len(s.pairs) == 1:
-	case s.hub == none:
-		all := 0
-		for _, n := range g.tests {
-			all += n
+	for _, n := range g.tests {
+		tests += n
+	}
+	if len(pairs) > 1 {
+		f.Of, f.Found = fmt.Sprintf("rail %d", of.rail), fmt.Sprintf("%s fails between %d of %d pairs of pods; %s: %s", of.check, len(pairs), tests/2, a.Of, a.Found)
+	}
+	for i, n := range in {
+		f.spots = append(f.spots, spot{of.rail, t.pods[i]})
+		if n == len(pairs) && n > 1 {
+			others := maps.Clone(in)
+			delete(others, i)
+			f.Of = fmt.Sprintf("rail %d of %s", of.rail, t.pods[i])
+			f.Found = fmt.Sprintf("%s fails with %d of %d other pods: %s; %s", of.check, n, g.tests[i], t.names(slices.Sorted(maps.Keys(others))), a.Found)
 		}
-		f.Of, f.Found = fmt.Sprintf("rail %d", of.rail), fmt.Sprintf("%s fails between %d of %d pairs of pods; %s: %s", of.check, len(s.pairs), all/2, a.Of, a.Found)
-	default:
-		pod := t.pods[s.hub]
-		f.spots = []spot{{of.rail, pod}}
-		f.Of = fmt.Sprintf("rail %d of %s", of.rail, pod)
-		f.Found = fmt.Sprintf("%s fails with %d of %d other pods: %s: %s", of.check, len(others), g.tests[s.hub], t.names(others, anyPod), general(a.Found, pod, subjectOf(a.Of).other(pod)))
 	}
 	return f
 }
@@ -336,69 +288,46 @@ func (t *tally) example(of plane, pairs [][2]int) report.Answer {
 			return a
 		}
 	}
-	return t.first[place{of.check, spot{of.rail, t.pods[pairs[0][0]]}}]
+	return t.first[kind{place{of.check, spot{of.rail, t.pods[pairs[0][0]]}}, true, report.Problem}]
 }
 
 // crossed returns the faults between different rails that are not those of one of them.
 func (t *tally) crossed(lost map[place]bool) []fault {
-	var bad []report.Answer
-	for _, a := range t.answers {
+	bad := slices.DeleteFunc(slices.Clone(t.answers), func(a report.Answer) bool {
 		s := subjectOf(a.Of)
-		if a.Verdict == report.Problem && s.rail != s.far && !lost[place{a.Check, s.spot()}] && !lost[place{a.Check, spot{s.far, s.peer}}] {
-			bad = append(bad, a)
-		}
-	}
-	type couple struct {
-		check     string
-		rail, far int
-	}
+		return a.Verdict != report.Problem || s.rail == s.far || slices.ContainsFunc(s.ends(), func(end spot) bool { return lost[place{a.Check, end}] })
+	})
 	var out []fault
-	for _, as := range grouped(bad, func(a report.Answer) couple { s := subjectOf(a.Of); return couple{a.Check, s.rail, s.far} }) {
+	for _, as := range grouped(bad, func(a report.Answer) [3]any { s := subjectOf(a.Of); return [3]any{a.Check, s.rail, s.far} }) {
 		s := subjectOf(as[0].Of)
-		f := fault{Answer: as[0], rail: s.rail, some: true}
-		for _, a := range as {
-			s := subjectOf(a.Of)
-			f.spots = append(f.spots, s.spot(), spot{s.far, s.peer})
-		}
+		f := fault{Answer: as[0], rail: s.rail, some: true, spots: s.ends()}
 		if len(as) > 1 {
-			f.Of, f.Found = fmt.Sprintf("rail %d to rail %d", s.rail, s.far), fmt.Sprintf("%s fails between some pods; %s: %s", f.Check, f.Of, f.Found)
+			f.Of += fmt.Sprintf(" and %d more", len(as)-1)
 		}
 		out = append(out, f)
 	}
 	return out
 }
 
-// names returns the names of pods, and those of neighbours as "gpu-01 to gpu-32". Two pods are
-// neighbours if no other one stands between them.
-func (t *tally) names(pods []int, other func(int) bool) string {
-	slices.Sort(pods)
+// names returns the names of pods, in their order, and those of three or more neighbours as
+// "gpu-01 to gpu-32".
+func (t *tally) names(pods []int) string {
 	var out []string
 	for i := 0; i < len(pods); {
 		if len(out) == mostNames {
 			return strings.Join(out, ", ") + fmt.Sprintf(" and %d more", len(pods)-i)
 		}
-		last, at := i, pods[i]
-		for last+1 < len(pods) {
-			if at++; at == pods[last+1] {
-				last++
-			} else if other(at) {
-				break
-			}
+		name, last := t.pods[pods[i]], i
+		for last+1 < len(pods) && pods[last+1] == pods[last]+1 {
+			last++
 		}
-		if last == i+1 {
-			last = i
+		if last > i+1 {
+			name, i = name+" to "+t.pods[pods[last]], last
 		}
-		name := t.pods[pods[i]]
-		if last > i {
-			name += " to " + t.pods[pods[last]]
-		}
-		out, i = append(out, name), last+1
+		out, i = append(out, name), i+1
 	}
 	return strings.Join(out, ", ")
 }
-
-// anyPod is that each pod stands between two others.
-func anyPod(int) bool { return true }
 
 // mostNames is how many names of pods a line has.
 const mostNames = 8

@@ -190,7 +190,7 @@ func (r Report) WritePage(w io.Writer) error {
 	for _, a := range r.Answers {
 		of[a.Verdict] = append(of[a.Verdict], a)
 	}
-	t, err := template.New("page").Funcs(template.FuncMap{"hover": hover, "class": class, "letter": letter, "number": number, "colour": r.colour}).Parse(page)
+	t, err := template.New("page").Funcs(template.FuncMap{"letter": letter, "number": number, "colour": r.colour}).Parse(page)
 	if err != nil {
 		return err
 	}
@@ -201,30 +201,6 @@ func (r Report) WritePage(w io.Writer) error {
 		Blocks    [][]Row
 		Good, Bad []report.Answer
 	}{r, time.Duration(r.Seconds * float64(time.Second)).Round(time.Second), r.columns(), slices.Collect(slices.Chunk(r.Pods, rowsOfBlock)), of[report.OK], of[report.Problem]})
-}
-
-// hover is what is known of a rail.
-func hover(pod string, rail int, c Cell) string {
-	out := fmt.Sprintf("rail %d of %s", rail, pod)
-	if c.Gbps > 0 {
-		out += fmt.Sprintf(", %.0f Gb/s", c.Gbps)
-	}
-	return strings.Join(append([]string{out}, c.Faults...), "\n")
-}
-
-// class is how a cell looks: by its letter, and lighter if that is a small one.
-func class(sign string) string {
-	switch sign {
-	case "":
-		return "none"
-	case Works:
-		return "ok"
-	case Unknown:
-		return "unknown"
-	case strings.ToLower(sign):
-		return "some " + strings.ToUpper(sign)
-	}
-	return sign
 }
 
 // colour is the rate of a rail that works: from yellow for half of the fastest one to green.

@@ -144,7 +144,7 @@ func TestTheReportOf64NodesFitsOnAScreen(t *testing.T) {
 	}
 	for _, want := range []string{
 		"<h1>Rails of gpu-east</h1>", "2026-11-25 09:30 UTC, took 21m51s · rocectl 0.1.0 · 64 pods with 8 rails",
-		"5 faults on 103 of 512 rails of 64 pods", `<td class="X" title="rail 3 of gpu-07` + "\n" + `rail 3 of gpu-07: reach fails with all 61 other pods`,
+		"5 faults on 103 of 512 rails of 64 pods", `<td data-is="X" title="rail 3 of gpu-07&#10;rail 3 of gpu-07: reach fails with all 61 other pods`,
 		`title="rail 2 of gpu-12, 192 Gb/s" style="background: hsl(`, `title="rail 0 of gpu-50">?</td>`,
 	} {
 		if !strings.Contains(page.String(), want) {

@@ -81,10 +81,8 @@ func rank(check string) int {
 
 // letter is the sign of a check, "" if that is not about a rail.
 func letter(check string) string {
-	for _, s := range Signs() {
-		if s.Check == check {
-			return s.Letter
-		}
+	if i := rank(check); i < len(Signs()) {
+		return Signs()[i].Letter
 	}
 	return ""
 }
@@ -218,10 +216,6 @@ func (g *grid) groups() [][]int {
 // eight rails give eight million answers.
 const fewPods = 16
 
-// mostOfOne is the most answers of one kind about one rail of a pod that are kept when there are
-// more pods.
-const mostOfOne = 16
-
 // tally counts answers, and keeps those that a reader needs.
 type tally struct {
 	pods    []string
@@ -230,24 +224,24 @@ type tally struct {
 	answers []report.Answer
 	ok      map[string]int // by check
 	left    int
-	kept    map[kind]int
 	cells   map[spot]*Cell
-	ailing  map[spot]bool           // the pod itself has a fault
-	asked   map[column]int          // how many pods have a gateway
-	grids   map[plane]*grid         // tests of the same rail of two pods
-	first   map[place]report.Answer // of problems between pods
+	ailing  map[spot]bool          // the pod itself has a fault
+	asked   map[column]int         // how many pods have a gateway
+	grids   map[plane]*grid        // tests of the same rail of two pods
+	first   map[kind]report.Answer // the first one of each kind
 }
 
-// kind is a verdict of a place.
+// kind is a verdict of a place, alone or with others.
 type kind struct {
 	place
+	others  bool
 	verdict report.Verdict
 }
 
 func newTally(pods []string) *tally {
 	t := &tally{
-		pods: pods, at: map[string]int{}, all: len(pods) <= fewPods, ok: map[string]int{}, kept: map[kind]int{}, cells: map[spot]*Cell{},
-		ailing: map[spot]bool{}, asked: map[column]int{}, grids: map[plane]*grid{}, first: map[place]report.Answer{},
+		pods: pods, at: map[string]int{}, all: len(pods) <= fewPods, ok: map[string]int{}, cells: map[spot]*Cell{},
+		ailing: map[spot]bool{}, asked: map[column]int{}, grids: map[plane]*grid{}, first: map[kind]report.Answer{},
 	}
 	for i, name := range pods {
 		t.at[name] = i
@@ -264,7 +258,7 @@ func (t *tally) add(answers []report.Answer) {
 			t.ok[a.Check]++
 		}
 		switch {
-		case t.all || a.Verdict != report.OK && t.wanted(a, s):
+		case t.isFirst(a, s) && a.Verdict != report.OK || t.all:
 			t.answers = append(t.answers, a)
 		case a.Verdict != report.OK:
 			t.left++
@@ -303,10 +297,6 @@ func (t *tally) note(a report.Answer, s subject) {
 		if n, _ := fmt.Sscanf(a.Found, transfers+"%f", &gbps); n == 1 && a.Check == Bandwidth {
 			c.Gbps = max(c.Gbps, gbps)
 		}
-		p := place{a.Check, end}
-		if _, known := t.first[p]; !known && s.peer != "" && s.rail == s.far && a.Verdict == report.Problem {
-			t.first[p] = a
-		}
 	}
 	if a.Check == Routing && a.Verdict == report.Problem {
 		t.ailing[s.spot()] = true
@@ -323,18 +313,15 @@ func (t *tally) note(a report.Answer, s subject) {
 	}
 }
 
-// wanted says whether few answers like this one are kept so far, for one of its ends.
-func (t *tally) wanted(a report.Answer, s subject) bool {
-	wanted := false
+// isFirst says whether there was no answer like this one about one of its ends.
+func (t *tally) isFirst(a report.Answer, s subject) (is bool) {
 	for _, end := range s.ends() {
-		wanted = wanted || t.kept[kind{place{a.Check, end}, a.Verdict}] < mostOfOne
-	}
-	for _, end := range s.ends() {
-		if wanted {
-			t.kept[kind{place{a.Check, end}, a.Verdict}]++
+		k := kind{place{a.Check, end}, s.peer != "", a.Verdict}
+		if _, known := t.first[k]; !known {
+			t.first[k], is = a, true
 		}
 	}
-	return wanted
+	return is
 }
 
 // report returns the faults, and what is kept: problems first, and then in the order of what
