@@ -353,11 +353,7 @@ func (f *verifyFlags) pageFailed(err error) error {
 }
 
 func (f *verifyFlags) write(w io.Writer, r verify.Report) error {
-	print := f.print
-	if f.asJSON {
-		print = func(w io.Writer, r verify.Report) error { return cli.JSON(w, r) }
-	}
-	if err := print(w, r); err != nil {
+	if err := f.report(w, r); err != nil {
 		return err
 	}
 	if status := report.Status(r.Answers); status != 0 {
@@ -366,7 +362,10 @@ func (f *verifyFlags) write(w io.Writer, r verify.Report) error {
 	return nil
 }
 
-func (f *verifyFlags) print(w io.Writer, r verify.Report) (err error) {
+func (f *verifyFlags) report(w io.Writer, r verify.Report) (err error) {
+	if f.asJSON {
+		return cli.JSON(w, r)
+	}
 	for i := 0; f.each && err == nil && i < len(r.Answers); i++ {
 		err = report.WriteText(w, r.Answers[i])
 	}
