@@ -74,8 +74,8 @@ port, or the NIC's firmware takes the frames: with Intel's driver ice,
 ethtool --set-priv-flags NIC fw-lldp-agent off; with i40e, disable-fw-lldp on.
 
 With --cluster it shows the rails of all nodes, as their agents have reported them,
-and then what differs: a rail with another MTU, firmware or speed than the same rail
-of most nodes, a NIC that is missing, or a cable in another switch than those of the
+and then what differs: a rail with another MTU, firmware, speed or QoS (PFC, DSCP, ECN)
+than the same rail of most nodes, a NIC that is missing, or a cable in another switch than those of the
 nodes that share its other switches. The switches are known if the agents have the
 flag --lldp. It may run anywhere, and reads the same kubeconfig as kubectl. "kubectl
 roce rails" is the same. A report is at most two minutes behind the node.`,

@@ -85,11 +85,11 @@ func reportsOf(objects []kube.RailNode, nodes []kube.Node) reports {
 
 func (f Fleet) write(w io.Writer, all reports) error {
 	if !f.Differences {
-		t := cli.NewTable(w, "NODE", "RAIL", "NETDEV", "RDMA", "STATE", "SPEED", "MTU", "PCI", "GPU", "ID", "DRIVER", "FIRMWARE", "SWITCH", "SWITCH PORT")
+		t := cli.NewTable(w, "NODE", "RAIL", "NETDEV", "RDMA", "STATE", "SPEED", "MTU", "PCI", "GPU", "ID", "DRIVER", "FIRMWARE", "QOS", "SWITCH", "SWITCH PORT")
 		for _, n := range all.Nodes {
 			for _, r := range n.Rails {
 				t.Row(n.Name, r.Rail, r.Netdev, fmt.Sprintf("%s/%d", r.Device, r.Port), r.State, nic.Rate(r.Speed), r.MTU, r.PCI,
-					strings.TrimSpace(strings.Join(r.GPUs, ",")+" "+r.Distance), strings.Trim(r.Vendor+":"+r.DeviceID, ":"), r.Driver, r.Firmware, r.Switch, r.SwitchPort)
+					strings.TrimSpace(strings.Join(r.GPUs, ",")+" "+r.Distance), strings.Trim(r.Vendor+":"+r.DeviceID, ":"), r.Driver, r.Firmware, r.QoS, r.Switch, r.SwitchPort)
 			}
 			if len(n.Rails) == 0 {
 				t.Row(n.Name, "none")

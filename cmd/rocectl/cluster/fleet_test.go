@@ -30,7 +30,7 @@ func TestRailsOfAllNodesAndWhatDiffers(t *testing.T) {
 		for r := 1; r >= 0; r-- {
 			o.Status.Rails = append(o.Status.Rails, fleet.Rail{
 				Rail: r, Netdev: fmt.Sprintf("ens%d", r), PCI: fmt.Sprintf("0000:%d1:00.0", r), Device: fmt.Sprintf("mlx5_%d", r), Port: 1, State: "ACTIVE", Speed: 400000, MTU: 9000,
-				Vendor: "15b3", DeviceID: "1021", Driver: "mlx5_core 6.8.0", Firmware: "28.39", GPUs: []string{"GPU0", "GPU1"}, Distance: "PIX", GIDs: 256,
+				Vendor: "15b3", DeviceID: "1021", Driver: "mlx5_core 6.8.0", Firmware: "28.39", GPUs: []string{"GPU0", "GPU1"}, Distance: "PIX", GIDs: 256, QoS: "PFC off",
 			})
 		}
 		objects = append(objects, o)
@@ -48,14 +48,14 @@ func TestRailsOfAllNodesAndWhatDiffers(t *testing.T) {
 		got = append(got, strings.Join(strings.Fields(line), " "))
 	}
 	if diff := cmp.Diff([]string{
-		"NODE RAIL NETDEV RDMA STATE SPEED MTU PCI GPU ID DRIVER FIRMWARE SWITCH SWITCH PORT",
+		"NODE RAIL NETDEV RDMA STATE SPEED MTU PCI GPU ID DRIVER FIRMWARE QOS SWITCH SWITCH PORT",
 		"cpu-0 none",
-		"gpu-0 0 ens0 mlx5_0/1 ACTIVE 400G 9000 0000:01:00.0 GPU0,GPU1 PIX 15b3:1021 mlx5_core 6.8.0 28.39 - -",
-		"gpu-0 1 ens1 mlx5_1/1 ACTIVE 400G 9000 0000:11:00.0 GPU0,GPU1 PIX 15b3:1021 mlx5_core 6.8.0 28.39 - -",
-		"gpu-1 0 ens0 mlx5_0/1 ACTIVE 400G 9000 0000:01:00.0 GPU0,GPU1 PIX 15b3:1021 mlx5_core 6.8.0 28.39 - -",
-		"gpu-1 1 ens1 mlx5_1/1 ACTIVE 400G 9000 0000:11:00.0 GPU0,GPU1 PIX 15b3:1021 mlx5_core 6.8.0 28.39 - -",
-		"gpu-2 0 ens0 mlx5_0/1 ACTIVE 400G 9000 0000:01:00.0 GPU0,GPU1 PIX 15b3:1021 mlx5_core 6.8.0 28.39 - -",
-		"gpu-2 1 ens1 mlx5_1/1 ACTIVE 400G 1500 0000:11:00.0 GPU0,GPU1 PIX 15b3:1021 mlx5_core 6.8.0 28.39 leaf?[2J -",
+		"gpu-0 0 ens0 mlx5_0/1 ACTIVE 400G 9000 0000:01:00.0 GPU0,GPU1 PIX 15b3:1021 mlx5_core 6.8.0 28.39 PFC off - -",
+		"gpu-0 1 ens1 mlx5_1/1 ACTIVE 400G 9000 0000:11:00.0 GPU0,GPU1 PIX 15b3:1021 mlx5_core 6.8.0 28.39 PFC off - -",
+		"gpu-1 0 ens0 mlx5_0/1 ACTIVE 400G 9000 0000:01:00.0 GPU0,GPU1 PIX 15b3:1021 mlx5_core 6.8.0 28.39 PFC off - -",
+		"gpu-1 1 ens1 mlx5_1/1 ACTIVE 400G 9000 0000:11:00.0 GPU0,GPU1 PIX 15b3:1021 mlx5_core 6.8.0 28.39 PFC off - -",
+		"gpu-2 0 ens0 mlx5_0/1 ACTIVE 400G 9000 0000:01:00.0 GPU0,GPU1 PIX 15b3:1021 mlx5_core 6.8.0 28.39 PFC off - -",
+		"gpu-2 1 ens1 mlx5_1/1 ACTIVE 400G 1500 0000:11:00.0 GPU0,GPU1 PIX 15b3:1021 mlx5_core 6.8.0 28.39 PFC off leaf?[2J -",
 		"gpu-9 no report: kubectl -n roce-cni get pods -o wide shows whether an agent runs there",
 		"",
 		"NODE RAIL WHAT DIFFERS IS MOST HAVE",

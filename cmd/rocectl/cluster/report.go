@@ -196,6 +196,7 @@ func railOf(p nic.Details, c fleet.Connection) fleet.Rail {
 		Rail: *p.Rail, Netdev: clean(string(p.Netdev), 15), PCI: clean(p.PCI, 32), Device: clean(p.Device, 63), Port: int(p.Number),
 		State: clean(p.State, 16), Speed: p.Speed, MTU: p.MTU, Vendor: clean(p.VendorID, 4), DeviceID: clean(p.DeviceID, 4),
 		Driver: clean(strings.TrimSpace(p.Name+" "+p.Version), 64), Firmware: clean(p.Firmware, 32), GIDs: p.GIDs.Size,
+		GIDWidth: p.GIDs.Width, QoS: clean(p.QoS, 128),
 		Switch: clean(c.Switch, 64), SwitchPort: clean(c.Port, 64),
 	}
 	for _, g := range p.GPUs[:min(len(p.GPUs), fleet.MaxGPUs)] {

@@ -97,7 +97,7 @@ func TestAReportIsShortAndHasOnlyPrintableCharacters(t *testing.T) {
 	for i := range 40 {
 		ports = append(ports, nic.Details{
 			Rail: &i, Netdev: "ens1", PCI: evil, Device: evil, Number: 1, State: evil, VendorID: evil, DeviceID: evil,
-			Driver: nic.Driver{Name: evil, Version: evil, Firmware: evil}, GPUs: make([]nic.GPU, 40),
+			Driver: nic.Driver{Name: evil, Version: evil, Firmware: evil}, GPUs: make([]nic.GPU, 40), QoS: evil,
 		})
 	}
 	ports = append(ports, nic.Details{Device: "mlx5_9"}) // no rail
@@ -110,6 +110,9 @@ func TestAReportIsShortAndHasOnlyPrintableCharacters(t *testing.T) {
 			if len(s) > 64 || strings.ContainsFunc(s, func(c rune) bool { return c < ' ' || c > '~' }) {
 				t.Errorf("%q", s)
 			}
+		}
+		if len(r.QoS) != 128 || strings.Contains(r.QoS, "\x1b") {
+			t.Errorf("%q", r.QoS)
 		}
 		if len(r.GPUs) > fleet.MaxGPUs {
 			t.Errorf("%d GPUs", len(r.GPUs))

@@ -127,6 +127,7 @@ func columns() []struct {
 		{"driver", func(r Rail) string { return r.Driver }},
 		{"firmware", func(r Rail) string { return r.Firmware }},
 		{"GID table", func(r Rail) string { return strconv.Itoa(r.GIDs) + " entries" }},
+		{"QoS", func(r Rail) string { return r.QoS }},
 	}
 }
 

@@ -41,6 +41,8 @@ type Rail struct {
 	GPUs       []string `json:"gpus,omitempty"`     // the nearest
 	Distance   string   `json:"distance,omitempty"` // of these
 	GIDs       int      `json:"gids,omitempty"`     // size of the GID table
+	GIDWidth   int      `json:"gidWidth,omitempty"` // how many entries of it an address takes
+	QoS        string   `json:"qos,omitempty"`      // PFC, DSCP and ECN, in words
 	Switch     string   `json:"switch,omitempty"`
 	SwitchPort string   `json:"switchPort,omitempty"`
 }
@@ -58,8 +60,8 @@ func (r Report) Equal(other Report) bool {
 }
 
 // fields has everything of a rail but its GPUs, in a form that can be compared.
-func (r Rail) fields() [16]any {
-	return [16]any{
-		r.Rail, r.Netdev, r.PCI, r.Device, r.Port, r.State, r.Speed, r.MTU, r.Vendor, r.DeviceID, r.Driver, r.Firmware, r.Distance, r.GIDs, r.Switch, r.SwitchPort,
+func (r Rail) fields() [18]any {
+	return [18]any{
+		r.Rail, r.Netdev, r.PCI, r.Device, r.Port, r.State, r.Speed, r.MTU, r.Vendor, r.DeviceID, r.Driver, r.Firmware, r.Distance, r.GIDs, r.GIDWidth, r.QoS, r.Switch, r.SwitchPort,
 	}
 }

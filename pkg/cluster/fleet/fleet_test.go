@@ -19,7 +19,7 @@ func cluster(count int) []Node {
 		for r := range 8 {
 			n.Rails = append(n.Rails, Rail{
 				Rail: r, Netdev: fmt.Sprintf("ens%d", r), PCI: fmt.Sprintf("0000:%02x:00.0", 16*r+1), Device: fmt.Sprintf("mlx5_%d", r), Port: 1, State: "ACTIVE",
-				Speed: 400000, MTU: 9000, Vendor: "15b3", DeviceID: "1021", Driver: "mlx5_core 6.8.0", Firmware: "28.39.1002", GIDs: 256,
+				Speed: 400000, MTU: 9000, Vendor: "15b3", DeviceID: "1021", Driver: "mlx5_core 6.8.0", Firmware: "28.39.1002", GIDs: 256, QoS: "PFC for priority 3",
 				Switch: fmt.Sprintf("leaf-%d-%d", i/16, r), SwitchPort: fmt.Sprintf("swp%d", i%16),
 			})
 		}
@@ -53,6 +53,12 @@ func TestWhatDiffersIsNamed(t *testing.T) {
 			}
 			return n
 		}, []string{"gpu-007 [0 1 2 3 4 5 6 7] firmware: 28.38.1900; 28.39.1002 on 47 of 48 nodes"}},
+		"one rail has no PFC": {func(n []Node) []Node { n[7].Rails[3].QoS = "PFC off, ECN off"; return n }, []string{
+			"gpu-007 [3] QoS: PFC off, ECN off; PFC for priority 3 on 47 of 48 nodes",
+		}},
+		"a driver does not tell PFC": {func(n []Node) []Node { n[7].Rails[3].QoS = ""; return n }, []string{
+			"gpu-007 [3] QoS: ; PFC for priority 3 on 47 of 48 nodes",
+		}},
 		"a port is down and slow": {func(n []Node) []Node { n[7].Rails[3].State, n[7].Rails[3].Speed = "DOWN", 0; return n }, []string{
 			"gpu-007 [3] speed: 0 Mb/s; 400000 Mb/s on 47 of 48 nodes", "gpu-007 [3] state: DOWN; ACTIVE on 47 of 48 nodes",
 		}},

@@ -97,8 +97,8 @@ func Checks() []Check {
 		},
 		{
 			"nic-qos", Node.nicQoS,
-			"have all RoCE NICs the same PFC and DSCP settings?",
-			"a rail with other settings than its switch port loses packets under load, and is then much slower than the others",
+			"have all RoCE NICs the same settings of PFC, DSCP and ECN, and do these fit together?",
+			"a rail with other settings than its switch port loses packets under load, and is then much slower than the others; docs/lossless.md says what belongs together",
 		},
 		{
 			"pcie-link", Node.pcieLink,

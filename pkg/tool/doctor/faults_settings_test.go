@@ -4,8 +4,7 @@
 package doctor
 
 import (
-	"testing"
-
+	"github.com/roce-cni/roce-cni/pkg/plugin/kernel/rtnl"
 	"github.com/roce-cni/roce-cni/pkg/tool/nic"
 	"github.com/roce-cni/roce-cni/pkg/tool/report"
 )
@@ -13,6 +12,7 @@ import (
 // configuredFaults are of what people or other programs have set: e-switch, firmware, PFC,
 // routes, and rules of iptables.
 func configuredFaults() []fault {
+	const forced = "sys/class/infiniband/mlx5_0/tc/1/traffic_class"
 	legacy := func(rules string) func(*world) {
 		return func(w *world) {
 			w.write("sys/class/infiniband/mlx5_0/parent", "ens1f0np0")
@@ -58,9 +58,48 @@ func configuredFaults() []fault {
 			check: "nic-firmware", verdict: report.CannotTell, says: "ens1f0np0: its driver", advice: "ethtool -i",
 		},
 		{
-			name: "PFC on one rail only", change: func(w *world) { w.qos["ens2f0np0"] = QoS{} },
-			check: "nic-qos", verdict: report.Problem, says: "ens1f0np0: PFC for priority 3, trusts DSCP; ens2f0np0: PFC off, no mapping of DSCP", advice: "dcb pfc set dev",
-			after: func(w *world) { w.qos["ens2f0np0"] = w.qos["ens1f0np0"] },
+			name: "PFC on one rail only", change: func(w *world) { w.qos["ens2f0np0"] = nic.QoS{TellsECN: true} },
+			check: "nic-qos", verdict: report.Problem, says: "ens1f0np0: PFC for priority 3, DSCP 24-31 there, ECN for priority 3; ens2f0np0: PFC off, ECN off", advice: "dcb pfc set dev",
+			after: func(w *world) { w.qos["ens2f0np0"] = lossless() },
+		},
+		{
+			name: "no DSCP leads to PFC", change: quality(func(q *nic.QoS) { q.DSCP = [64]nic.Priorities{} }),
+			check: "nic-qos", verdict: report.CannotTell, says: "ens1f0np0, ens2f0np0: no DSCP leads to priority 3", advice: "dcb app add dev ens1f0np0",
+		},
+		{
+			name: "PFC without ECN", change: quality(func(q *nic.QoS) { q.ECN = 1 << 5 }),
+			check: "nic-qos", verdict: report.Problem, says: "ens1f0np0, ens2f0np0: ECN is off for priority 3", advice: "/sys/class/net/ens1f0np0/ecn/roce_np/enable/3",
+			after: quality(func(q *nic.QoS) { q.ECN = 1 << 3 }),
+		},
+		{
+			name: "the driver does not tell ECN", change: quality(func(q *nic.QoS) { q.ECN, q.TellsECN = 0, false }),
+			check: "nic-qos", verdict: report.CannotTell, says: "ens1f0np0, ens2f0np0: its driver does not tell ECN", advice: "NVIDIA's own driver",
+		},
+		{
+			name: "PFC and ECN are off", change: quality(func(q *nic.QoS) { *q = nic.QoS{TellsECN: true} }),
+			check: "nic-qos", verdict: report.OK, says: "PFC off, ECN off",
+		},
+		{
+			name: "a bond: its slaves are asked", change: func(w *world) {
+				w.links = append(w.links, rtnl.Link{Index: 9, Name: "bond0", Kind: "bond", MTU: 9000})
+				for i := range 2 {
+					w.link(i).SlaveKind, w.link(i).Master = "bond", 9
+				}
+				w.rdma.Devices, w.port(0).NetdevIndex = w.rdma.Devices[:1], 9
+			},
+			check: "nic-qos", verdict: report.OK, says: "ens1f0np0, ens2f0np0: PFC for priority 3",
+		},
+		{
+			name: "a VF: its PF is asked", change: func(w *world) {
+				delete(w.qos, "ens1f0np0")
+				w.write("sys/class/net/ens1f0np0/device/physfn/net/ens2f0np0/mtu", "9000")
+			},
+			check: "nic-qos", verdict: report.OK, says: "ens2f0np0: PFC for priority 3",
+		},
+		{
+			name: "all packets have a traffic class without PFC", change: func(w *world) { w.write(forced, "Global tclass=48\n") },
+			check: "nic-qos", verdict: report.Problem, says: "mlx5_0/1: its driver gives all packets traffic class 48, which is DSCP 12", advice: "echo 96 >/" + forced,
+			after: func(w *world) { w.write(forced, "Global tclass=106\n") },
 		},
 		{
 			name: "a driver without dcbnl", change: func(w *world) { clear(w.qos) },
@@ -244,28 +283,12 @@ func configuredFaults() []fault {
 	}
 }
 
-// TestDcbnlAnswer reads an answer as the kernel sends it (dcbnl_ieee_fill): PFC for
-// priority 3, and DSCP 26 mapped to it.
-func TestDcbnlAnswer(t *testing.T) {
-	t.Parallel()
-	attr := func(typ byte, value ...byte) []byte {
-		b := append([]byte{byte(4 + len(value)), 0, typ, 0}, value...)
-		for len(b)%4 != 0 {
-			b = append(b, 0)
+// quality changes what both NICs do for the classes of traffic.
+func quality(change func(*nic.QoS)) func(*world) {
+	return func(w *world) {
+		for name, q := range w.qos {
+			change(&q)
+			w.qos[name] = q
 		}
-		return b
-	}
-	pfc := make([]byte, 136)
-	pfc[0], pfc[1] = 8, 1<<3
-	ieee := append(attr(ieeePFC, pfc...), attr(ieeeApps, attr(ieeeApp, 5, 3, 26, 0)...)...)
-	got, err := parseQoS(attr(dcbAttrIEEE, ieee...))
-	if want := (QoS{PFC: 1 << 3, DSCP: true}); err != nil || got != want {
-		t.Errorf("got %v, %v, want %v", got, err, want)
-	}
-	if _, err := parseQoS(attr(dcbAttrIEEE)); err == nil {
-		t.Error("a driver without PFC has settings")
-	}
-	if _, err := readQoS("lo"); err == nil {
-		t.Error("the loopback interface has PFC")
 	}
 }

@@ -15,9 +15,6 @@ import (
 	"strconv"
 	"strings"
 
-	"github.com/vishvananda/netlink/nl"
-	"golang.org/x/sys/unix"
-
 	"github.com/roce-cni/roce-cni/pkg/base/shell"
 	"github.com/roce-cni/roce-cni/pkg/tool/nic"
 	"github.com/roce-cni/roce-cni/pkg/tool/report"
@@ -31,18 +28,19 @@ func (n Node) nicFirmware(ctx context.Context) []report.Finding {
 	byDriver := map[string]map[nic.Driver][]string{}
 	var out []report.Finding
 	for _, p := range ports {
-		if p.Device.Protocol != roce || p.Link == "" {
+		if p.Device.Protocol != roce || p.Own == nil {
 			continue
 		}
-		d, err := n.Driver(string(p.Link))
+		link := p.Cables()[0]
+		d, err := n.Driver(link)
 		if err != nil {
-			out = append(out, cannotTell("its driver does not answer: "+err.Error(), "a driver with ethtool -i").About(string(p.Link)))
+			out = append(out, cannotTell("its driver does not answer: "+err.Error(), "a driver with ethtool -i").About(link))
 			continue
 		}
 		if byDriver[d.Name] == nil {
 			byDriver[d.Name] = map[nic.Driver][]string{}
 		}
-		byDriver[d.Name][d] = append(byDriver[d.Name][d], string(p.Link))
+		byDriver[d.Name][d] = append(byDriver[d.Name][d], link)
 	}
 	for _, name := range slices.Sorted(maps.Keys(byDriver)) {
 		out = append(out, sameVersion(byDriver[name]).About(name))
@@ -75,146 +73,6 @@ func sameVersion(nics map[nic.Driver][]string) report.Finding {
 		found += fmt.Sprintf("; %v: %s", nics[d], versions(d))
 	}
 	return problem(found[2:], shell.Command("ethtool -i %s", nics[all[1]][0])+"  # then update the firmware as the vendor says (mlxfwmanager), and reboot")
-}
-
-// QoS is what an interface does for the classes of traffic, as dcbnl tells it.
-type QoS struct {
-	PFC  uint8 // bit i: priority i is paused and not dropped
-	DSCP bool  // it trusts the DSCP of packets: there is a mapping of DSCP to priorities
-}
-
-func (q QoS) String() string {
-	var on []string
-	for i := range 8 {
-		if q.PFC&(1<<i) != 0 {
-			on = append(on, fmt.Sprint(i))
-		}
-	}
-	trust := "no mapping of DSCP"
-	if q.DSCP {
-		trust = "trusts DSCP"
-	}
-	if len(on) == 0 {
-		return "PFC off, " + trust
-	}
-	return "PFC for priority " + strings.Join(on, ",") + ", " + trust
-}
-
-// nicQoS asks whether all RoCE NICs treat their traffic alike. Which setting is right
-// depends on the switches, so that is for people.
-func (n Node) nicQoS(ctx context.Context) []report.Finding {
-	ports, unknown := n.ports(ctx)
-	if unknown != nil {
-		return unknown
-	}
-	nics := map[QoS][]string{}
-	var out []report.Finding
-	for _, p := range ports {
-		if p.Device.Protocol != roce || p.Link == "" {
-			continue
-		}
-		q, err := n.QoS(string(p.Link))
-		if err != nil {
-			out = append(out, cannotTell("its driver does not tell PFC: "+err.Error(), shell.Command("mlnx_qos -i %s", string(p.Link))+", or the tool of the NIC's vendor").About(string(p.Link)))
-			continue
-		}
-		nics[q] = append(nics[q], string(p.Link))
-	}
-	switch {
-	case len(nics) == 1:
-		q := slices.Collect(maps.Keys(nics))[0]
-		return append(out, ok("%s: %s", strings.Join(nics[q], ", "), q))
-	case len(nics) > 1:
-		return append(out, differentQoS(nics))
-	case len(out) == 0:
-		return []report.Finding{ok("the node has no RoCE NIC with an interface")}
-	}
-	return out
-}
-
-func differentQoS(nics map[QoS][]string) report.Finding {
-	var found []string
-	for q, names := range nics {
-		found = append(found, strings.Join(names, ", ")+": "+q.String())
-	}
-	slices.Sort(found)
-	return problem(strings.Join(found, "; "), "dcb pfc show; dcb app show  # then set the same on all: dcb pfc set dev NIC prio-pfc 3:on, or mlnx_qos -i NIC --pfc 0,0,0,1,0,0,0,0 --trust dscp")
-}
-
-// Numbers of dcbnl (linux/dcbnl.h).
-const (
-	dcbCmdIEEEGet  = 21
-	dcbAttrIfname  = 1
-	dcbAttrIEEE    = 13
-	ieeePFC        = 2
-	ieeeApps       = 3
-	ieeeApp        = 1
-	appIsDSCP      = 5 // IEEE_8021QAZ_APP_SEL_DSCP
-	pfcEnabledByte = 1 // of struct ieee_pfc
-)
-
-// dcbHeader is struct dcbmsg.
-type dcbHeader struct{ cmd uint8 }
-
-func (dcbHeader) Len() int { return 4 }
-
-func (h dcbHeader) Serialize() []byte { return []byte{unix.AF_UNSPEC, h.cmd, 0, 0} }
-
-// readQoS asks the kernel for the settings of an interface.
-func readQoS(netdev string) (QoS, error) {
-	req := nl.NewNetlinkRequest(unix.RTM_GETDCB, 0)
-	req.AddData(dcbHeader{dcbCmdIEEEGet})
-	req.AddData(nl.NewRtAttr(dcbAttrIfname, nl.ZeroTerminated(netdev)))
-	replies, err := req.Execute(unix.NETLINK_ROUTE, 0)
-	if err != nil {
-		return QoS{}, err
-	}
-	header := dcbHeader{}.Len()
-	if len(replies) == 0 || len(replies[0]) < header {
-		return QoS{}, unix.ENODATA
-	}
-	return parseQoS(replies[0][header:])
-}
-
-func parseQoS(b []byte) (q QoS, err error) {
-	ieee, err := within(b, dcbAttrIEEE)
-	if err != nil {
-		return q, err
-	}
-	pfc, err := within(ieee, ieeePFC)
-	if err != nil {
-		return q, err
-	}
-	if len(pfc) <= pfcEnabledByte {
-		return q, unix.EOPNOTSUPP // the driver has no PFC
-	}
-	q.PFC = pfc[pfcEnabledByte]
-	table, err := within(ieee, ieeeApps)
-	if err != nil {
-		return q, err
-	}
-	apps, err := nl.ParseRouteAttr(table)
-	if err != nil {
-		return q, err
-	}
-	for _, a := range apps { // struct dcb_app: selector, priority, protocol
-		q.DSCP = q.DSCP || a.Attr.Type == ieeeApp && len(a.Value) > 0 && a.Value[0] == appIsDSCP
-	}
-	return q, nil
-}
-
-// within returns the value of an attribute, nil if it is absent.
-func within(b []byte, typ uint16) ([]byte, error) {
-	attrs, err := nl.ParseRouteAttr(b)
-	if err != nil {
-		return nil, err
-	}
-	for _, a := range attrs {
-		if a.Attr.Type&^unix.NLA_F_NESTED == typ {
-			return a.Value, nil
-		}
-	}
-	return nil, nil
 }
 
 func (n Node) pcieLink(ctx context.Context) []report.Finding {

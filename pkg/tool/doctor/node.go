@@ -54,7 +54,7 @@ type Node struct {
 	// Driver asks the driver of an interface for its versions, and QoS for its classes
 	// of traffic.
 	Driver func(netdev string) (nic.Driver, error)
-	QoS    func(netdev string) (QoS, error)
+	QoS    func(netdev string) (nic.QoS, error)
 	// Run runs a program of the node and returns what it prints, complaints included.
 	Run func(ctx context.Context, program string, args ...string) (string, error)
 	// Pools, Leases and Records are what roce-cni itself keeps on the node.
@@ -87,7 +87,7 @@ func Live(pools nodefile.Store, leases *ipam.Book, agentURL string) Node {
 		Rules:    asking(func(c *rtnl.Conn, ctx context.Context) ([]rtnl.Rule, error) { return c.Rules(ctx, unix.AF_UNSPEC) }),
 		Devlink:  netlink.DevLinkGetDeviceList,
 		Driver:   nic.ReadDriver,
-		QoS:      readQoS,
+		QoS:      func(netdev string) (nic.QoS, error) { return nic.ReadQoS(os.DirFS("/sys"), netdev) },
 		Run:      report.RunProgram,
 		Pools:    pools,
 		Leases:   leases,

@@ -104,7 +104,7 @@ func between() []tried {
 		{"frames are lost in one direction", verify, four, every},
 		{"two hosts with one address", verify, four, every},
 		{"swapped cables, by LLDP", "kubectl roce rails", "pkg/cluster/fleet/fleet_test.go", "TestWhatDiffersIsNamed"},
-		{"a node with another MTU or firmware, or a NIC less", "kubectl roce rails", "pkg/cluster/fleet/fleet_test.go", "TestWhatDiffersIsNamed"},
+		{"a node with another MTU, firmware, PFC, DSCP or ECN, or a NIC less", "kubectl roce rails", "pkg/cluster/fleet/fleet_test.go", "TestWhatDiffersIsNamed"},
 	}
 }
 

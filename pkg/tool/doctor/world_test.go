@@ -68,7 +68,7 @@ type world struct {
 	devlink    []*netlink.DevlinkDevice
 	devlinkErr error
 	drivers    map[string]nic.Driver // of an interface; none: it does not answer
-	qos        map[string]QoS
+	qos        map[string]nic.QoS
 }
 
 // healthy returns a node on which all is well.
@@ -88,7 +88,7 @@ func healthy(t *testing.T) *world {
 			"/opt/cni/bin/roce-ipam": buildversion.BuildString("roce-ipam") + "\nCNI protocol versions supported: 0.4.0, 1.0.0, 1.1.0\n",
 		},
 		pools:   nodefile.Store{Dir: dir, BootID: bootID},
-		drivers: map[string]nic.Driver{}, qos: map[string]QoS{},
+		drivers: map[string]nic.Driver{}, qos: map[string]nic.QoS{},
 		routes: []rtnl.Route{route("172.20.0.0/16", 2), route("10.233.0.0/18", 9)},
 		agent:  func(out http.ResponseWriter, _ *http.Request) { fmt.Fprintln(out, "ok") },
 	}
@@ -103,7 +103,7 @@ func healthy(t *testing.T) *world {
 		w.links = append(w.links, rtnl.Link{Index: int32(i + 2), Name: name, MTU: 9000, Flags: unix.IFF_UP})
 		device := fmt.Sprintf("mlx5_%d", i)
 		w.drivers[name] = nic.Driver{Name: "mlx5_core", Version: "6.8.0-60-generic", Firmware: "22.43.2026"}
-		w.qos[name] = QoS{PFC: 1 << 3, DSCP: true}
+		w.qos[name] = lossless()
 		w.devlink = append(w.devlink, &netlink.DevlinkDevice{
 			BusName: "pci", DeviceName: []string{"0000:0b:00.0", "0000:5e:00.0"}[i],
 			Attrs: netlink.DevlinkDevAttrs{Eswitch: netlink.DevlinkDevEswitchAttr{Mode: "legacy"}},
@@ -119,6 +119,15 @@ func healthy(t *testing.T) *world {
 		w.gids(device, 256, 4)
 	}
 	return w
+}
+
+// lossless has PFC and ECN for priority 3, and DSCP 24 to 31 there, which is how mlx5 maps them.
+func lossless() nic.QoS {
+	q := nic.QoS{PFC: 1 << 3, ECN: 1 << 3, TellsECN: true}
+	for dscp := range q.DSCP {
+		q.DSCP[dscp] = 1 << (dscp / 8)
+	}
+	return q
 }
 
 // route returns a route of the node.
@@ -252,7 +261,7 @@ func (w *world) node() Node {
 			}
 			return d, nil
 		},
-		QoS: func(netdev string) (QoS, error) {
+		QoS: func(netdev string) (nic.QoS, error) {
 			q, there := w.qos[netdev]
 			if !there {
 				return q, errRefused

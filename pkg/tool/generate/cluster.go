@@ -99,7 +99,7 @@ func plausible(n fleet.Node) error {
 	}
 	seen := map[int]bool{}
 	for _, r := range n.Rails {
-		if r.Rail < 0 || r.Rail >= fleet.MaxRails || seen[r.Rail] || r.GIDs < 0 || !nicName.MatchString(r.Netdev) ||
+		if r.Rail < 0 || r.Rail >= fleet.MaxRails || seen[r.Rail] || r.GIDs < 0 || r.GIDWidth < 0 || !nicName.MatchString(r.Netdev) ||
 			!pciID.MatchString(r.Vendor) || !pciID.MatchString(r.DeviceID) || (r.Vendor == "") != (r.DeviceID == "") {
 			return fmt.Errorf("no agent reports such a NIC: rail %d of node %s, %q, %q:%q, %d GIDs", r.Rail, n.Name, r.Netdev, r.Vendor, r.DeviceID, r.GIDs)
 		}
@@ -279,19 +279,20 @@ func clusterPool(nodes, rails int, choice Choice) (Document, error) {
 
 // podsOfAll returns how many pods the smallest GID table has room for, and says why.
 func podsOfAll(nodes []fleet.Node) (int, []string) {
-	const own = 4 // entries of a NIC's link-local and IPv4 address, for RoCE v1 and v2
-	size, where := 0, ""
+	const own = 2 // a NIC's link-local and IPv4 address
+	pods, where := 0, ""
 	for _, n := range nodes {
 		for _, r := range n.Rails {
-			if r.GIDs > 0 && (size == 0 || r.GIDs < size) {
-				size, where = r.GIDs, r.Netdev+" of node "+n.Name
+			width := cmp.Or(r.GIDWidth, 2)
+			if room := max(0, r.GIDs/width-own); r.GIDs > 0 && (where == "" || room < pods) {
+				pods, where = room, fmt.Sprintf("%d entries (%s of node %s), %d for each address", r.GIDs, r.Netdev, n.Name, width)
 			}
 		}
 	}
-	if size == 0 {
+	if where == "" {
 		return 0, []string{unknownTables}
 	}
-	return max(0, size-own) / 2, []string{fmt.Sprintf(
-		"rdmaHcaMax: how many pods the smallest GID table has room for, with one IPv4 address each: %d entries (%s), without %d for the NIC's own addresses; an address takes up to two. rocectl gids shows what is free.",
-		size, where, own)}
+	return pods, []string{fmt.Sprintf(
+		"rdmaHcaMax: how many pods the smallest GID table has room for, with one IPv4 address each: %s, without the NIC's own %d addresses. rocectl gids shows what is free.",
+		where, own)}
 }

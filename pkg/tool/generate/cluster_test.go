@@ -63,6 +63,26 @@ func TestObjectsOfEqualNodes(t *testing.T) {
 	}
 }
 
+// TestATableOfRoCEv2AloneOnAllNodes: E810 has 32 entries, and an address takes one.
+func TestATableOfRoCEv2AloneOnAllNodes(t *testing.T) {
+	t.Parallel()
+	for width, pods := range map[int]int{0: 14, 1: 30, 2: 14} { // 0: the report does not tell
+		nodes := reports(2)
+		for _, n := range nodes {
+			for i := range n.Rails {
+				n.Rails[i].GIDs, n.Rails[i].GIDWidth = 32, width
+			}
+		}
+		docs, err := Cluster(nodes, nil, nil, routed())
+		if err != nil {
+			t.Fatal(err)
+		}
+		if text := fmt.Sprint(docs); !strings.Contains(text, fmt.Sprintf(`"rdmaHcaMax": %d,`, pods)) {
+			t.Errorf("%d entries for an address: want %d pods:\n%s", width, pods, text)
+		}
+	}
+}
+
 // TestObjectsOfNodesThatDiffer has a node with other names, MTU and GID table, one with a NIC
 // more, one without NICs, and some without a report. The order changes nothing.
 func TestObjectsOfNodesThatDiffer(t *testing.T) {

@@ -47,6 +47,8 @@ type Details struct {
 	Driver
 	GPUs []GPU `json:"gpus,omitempty"` // the nearest, all at the same distance
 	GIDs GIDs  `json:"gids"`
+	// QoS is PFC, DSCP and ECN of the interfaces with the cables; "" if one does not tell.
+	QoS string `json:"qos,omitempty"`
 }
 
 // Driver is what the driver of an interface says of itself.
@@ -154,6 +156,10 @@ func (n Node) details(p Port) Details {
 	}
 	if l := p.Interface(); l != nil {
 		n.interfaceOf(&d, *l)
+		n.driverOf(&d, p.Cables())
+		if l == p.NIC {
+			d.Slaves = p.slaves
+		}
 	}
 	if p.Bonded() && !p.Carries {
 		d.Bond = p.NIC.Name
@@ -162,7 +168,7 @@ func (n Node) details(p Port) Details {
 	return d
 }
 
-// interfaceOf adds what the interface tells, and of a bond the driver of a slave.
+// interfaceOf adds what the interface tells.
 func (n Node) interfaceOf(d *Details, l rtnl.Link) {
 	d.Netdev, d.MTU = conf.LinkName(l.Name), l.MTU
 	if mbits, err := strconv.Atoi(n.text("class/net/" + l.Name + "/speed")); err == nil && mbits > 0 {
@@ -173,16 +179,31 @@ func (n Node) interfaceOf(d *Details, l rtnl.Link) {
 			d.Addresses = append(d.Addresses, a.Prefix)
 		}
 	}
-	for _, o := range n.Links {
-		if l.Kind == "bond" && o.Master == l.Index {
-			d.Slaves = append(d.Slaves, o.Name)
-		}
-	}
+}
+
+// driverOf adds what the driver of the interfaces with the cables tells.
+func (n Node) driverOf(d *Details, cables []string) {
 	if n.Driver != nil {
-		if is, err := n.Driver(append(d.Slaves, l.Name)[0]); err == nil {
+		if is, err := n.Driver(cables[0]); err == nil {
 			d.Driver = is
 		}
 	}
+	if n.QoS != nil {
+		d.QoS = n.qosOf(cables)
+	}
+}
+
+// qosOf says what is set on interfaces, once if it is the same on all of them.
+func (n Node) qosOf(links []string) string {
+	var all []string
+	for _, l := range links {
+		q, err := n.QoS(l)
+		if err != nil {
+			return ""
+		}
+		all = append(all, q.String())
+	}
+	return strings.Join(slices.Compact(all), " / ")
 }
 
 // hardware adds what the PCI bus tells.

@@ -35,14 +35,16 @@ type Node struct {
 	Links     []rtnl.Link
 	Addresses []rtnl.Address
 	RDMA      nldev.System
-	// Driver asks the driver of an interface.
+	// Driver asks the driver of an interface, and QoS for its classes of traffic.
 	Driver func(netdev string) (Driver, error)
+	QoS    func(netdev string) (QoS, error)
 }
 
 // Live returns the node of the calling thread's network namespace. A kernel without
 // RDMA has no devices. Errors: cnierr.IO.
 func Live(ctx context.Context) (Node, error) {
-	n := Node{Sys: os.DirFS("/sys"), Driver: ReadDriver}
+	sys := os.DirFS("/sys")
+	n := Node{Sys: sys, Driver: ReadDriver, QoS: func(netdev string) (QoS, error) { return ReadQoS(sys, netdev) }}
 	c, err := rtnl.Dial()
 	if err != nil {
 		return Node{}, failed("interfaces", err)
@@ -87,7 +89,8 @@ type Port struct {
 	// LAG, Broadcom's device names the bond, and NVIDIA's a slave. Slaves with a device each
 	// carry nothing, and neither does a port that speaks iWARP or InfiniBand.
 	Carries bool
-	away    bool // a pod has the device
+	slaves  []string // of NIC, if it is a bond
+	away    bool     // a pod has the device
 }
 
 // Dir is the folder of the port in sysfs.
@@ -107,6 +110,20 @@ func (p Port) Interface() *rtnl.Link {
 	return p.Own
 }
 
+// Cables returns the interfaces with the cables of the port: the slaves of a bond, or
+// Interface itself; none if there is none. They have what a bond has not: the settings of the
+// hardware, and the frames that a switch sends to its neighbour.
+func (p Port) Cables() []string {
+	l := p.Interface()
+	switch {
+	case l == nil:
+		return nil
+	case l == p.NIC && len(p.slaves) > 0:
+		return p.slaves
+	}
+	return []string{l.Name}
+}
+
 // Ports returns the ports of the devices that the namespace has.
 func (n Node) Ports() []Port {
 	var out []Port
@@ -124,6 +141,11 @@ func (n Node) port(m discover.Match, own *rtnl.Link) Port {
 	p := Port{Match: m, Own: own, NIC: own}
 	if own != nil {
 		p.NIC = n.Link(parent.Top(n.Links, own.Index))
+	}
+	for _, l := range n.Links {
+		if p.NIC != nil && p.NIC.Kind == "bond" && l.Master == p.NIC.Index {
+			p.slaves = append(p.slaves, l.Name)
+		}
 	}
 	return p
 }

@@ -1,0 +1,90 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The roce-cni authors
+
+package nic
+
+import (
+	"fmt"
+	"testing"
+	"testing/fstest"
+)
+
+// TestDcbnlAnswer reads an answer as the kernel sends it (dcbnl_ieee_fill): PFC for
+// priority 3, and DSCP 26 mapped to it.
+func TestDcbnlAnswer(t *testing.T) {
+	t.Parallel()
+	attr := func(typ byte, value ...byte) []byte {
+		b := append([]byte{byte(4 + len(value)), 0, typ, 0}, value...)
+		for len(b)%4 != 0 {
+			b = append(b, 0)
+		}
+		return b
+	}
+	pfc := make([]byte, 136)
+	pfc[0], pfc[1] = 8, 1<<3
+	ieee := append(attr(ieeePFC, pfc...), attr(ieeeApps, attr(ieeeApp, 5, 3, 26, 0)...)...)
+	got, err := parseQoS(attr(dcbAttrIEEE, ieee...))
+	if want := (QoS{PFC: 1 << 3, DSCP: [64]Priorities{26: 1 << 3}}); err != nil || got != want {
+		t.Errorf("got %v, %v, want %v", got, err, want)
+	}
+	if _, err := parseQoS(attr(dcbAttrIEEE)); err == nil {
+		t.Error("a driver without PFC has settings")
+	}
+	if _, err := ReadQoS(fstest.MapFS{}, "lo"); err == nil {
+		t.Error("the loopback interface has PFC")
+	}
+}
+
+// TestECNHasTwoSides: a priority has ECN if it is on as reaction point and as notification point.
+func TestECNHasTwoSides(t *testing.T) {
+	t.Parallel()
+	sys := fstest.MapFS{}
+	for i := range 8 {
+		for _, side := range []string{"roce_rp", "roce_np"} {
+			on := i == 3 || i == 4 && side == "roce_np"
+			sys[fmt.Sprintf("class/net/ens1/ecn/%s/enable/%d", side, i)] = &fstest.MapFile{Data: []byte(map[bool]string{true: "1\n", false: "0\n"}[on])}
+		}
+	}
+	if on, told := readECN(sys, "ens1"); on != 1<<3 || !told {
+		t.Errorf("got %s, %t", on, told)
+	}
+	if on, told := readECN(sys, "ens2"); on != 0 || told {
+		t.Errorf("the kernel's driver tells ECN of priority %s", on)
+	}
+}
+
+func TestQoSForPeople(t *testing.T) {
+	t.Parallel()
+	for want, q := range map[string]QoS{
+		"PFC off": {DSCP: [64]Priorities{26: 1 << 3}},
+		"PFC for priority 3,5-7, no DSCP there, ECN off":                     {PFC: 0xe8, TellsECN: true},
+		"PFC for priority 3, DSCP 24,26-27,63 there, ECN for priority 0-1,3": {PFC: 1 << 3, DSCP: [64]Priorities{24: 8, 25: 1, 26: 8, 27: 8, 63: 9}, ECN: 0xb, TellsECN: true},
+	} {
+		if got := q.String(); got != want {
+			t.Errorf("got %q, want %q", got, want)
+		}
+	}
+}
+
+// TestQoSOfABond is that of its slaves, because the bond has none.
+func TestQoSOfABond(t *testing.T) {
+	t.Parallel()
+	s := tree{fstest.MapFS{}}
+	off := map[string]bool{}
+	n := Node{Sys: s.MapFS, QoS: func(netdev string) (QoS, error) {
+		if netdev == "bond0" {
+			t.Error("the bond is asked")
+		}
+		return QoS{PFC: map[bool]Priorities{false: 1 << 3}[off[netdev]]}, nil
+	}}
+	n.nic(s, "pci0000:00/0000:00:01.0/0000:01:00.0", "ens1f0np0", "mlx5_bond_0", 0)
+	n.nic(s, "pci0000:00/0000:00:01.0/0000:01:00.1", "ens1f1np1", "gone", 0)
+	n.RDMA.Devices = n.RDMA.Devices[:1]
+	n.bond(9, 0, 1)
+	for _, want := range []string{"PFC for priority 3, no DSCP there", "PFC for priority 3, no DSCP there / PFC off"} {
+		if got := n.Inventory()[0].QoS; got != want {
+			t.Errorf("got %q, want %q", got, want)
+		}
+		off["ens1f1np1"] = true
+	}
+}
