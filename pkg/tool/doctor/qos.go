@@ -31,7 +31,7 @@ func (n Node) nicQoS(ctx context.Context) []report.Finding {
 		if p.Device.Protocol != roce || p.Own == nil {
 			continue
 		}
-		for _, link := range p.Cables() {
+		for i, link := range p.Cables() {
 			if vf, err := n.has("sys/class/net/" + link + "/device/physfn"); err == nil && vf {
 				continue // it has the settings of its PF
 			}
@@ -41,7 +41,7 @@ func (n Node) nicQoS(ctx context.Context) []report.Finding {
 				continue
 			}
 			nics[q] = append(nics[q], link)
-			if f, wrong := n.forced(p, q); wrong {
+			if f, wrong := n.forced(p, q); wrong && i == 0 {
 				out = append(out, f)
 			}
 		}
@@ -74,15 +74,15 @@ func fitting(q nic.QoS, links []string, told bool) (out []report.Finding) {
 		out = append(out, cannotTell(fmt.Sprintf("%s: no DSCP leads to priority %s, so only packets with a VLAN tag of this priority have PFC", names, q.PFC),
 			shell.Command("a mapping (dcb app add dev %s dscp-prio DSCP:PRIORITY; mlnx_qos -i %s --trust dscp), or to know that programs set this priority (SL) on a VLAN", links[0], links[0])))
 	}
-	switch lossy := q.PFC &^ q.ECN; {
-	case !q.TellsECN:
-		out = append(out, cannotTell(names+": its driver does not tell ECN", "the tool of the NIC's vendor, or NVIDIA's own driver; and the configuration of the switches"))
-	case lossy != 0:
+	if lossy := q.PFC &^ q.ECN; q.TellsECN && lossy != 0 {
 		out = append(out, problem(fmt.Sprintf("%s: ECN is off for priority %s, which has PFC: the switch pauses the port before a sender slows down", names, lossy),
 			shell.Command("echo 1 >/sys/class/net/%[1]s/ecn/roce_np/enable/%[2]d\necho 1 >/sys/class/net/%[1]s/ecn/roce_rp/enable/%[2]d  # and so for each NIC and priority", links[0], bits.TrailingZeros8(uint8(lossy)))))
 	}
-	if !told && len(out) == 0 || !told && !q.TellsECN {
-		out = append([]report.Finding{ok("%s: %s", names, q)}, out...)
+	if len(out) == 0 && !told {
+		out = append(out, ok("%s: %s", names, q))
+	}
+	if !q.TellsECN {
+		out = append(out, cannotTell(names+": its driver does not tell ECN", "the tool of the NIC's vendor, or NVIDIA's own driver; and the configuration of the switches"))
 	}
 	return out
 }
