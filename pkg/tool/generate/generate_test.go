@@ -129,6 +129,32 @@ func TestSizes(t *testing.T) {
 	}
 }
 
+// TestTheMTUOfTuning wins over that of macvlan, because tuning runs later. Behind another plugin
+// roce makes no interface, so tuning keeps it.
+func TestTheMTUOfTuning(t *testing.T) {
+	t.Parallel()
+	for first, want := range map[string][]string{
+		`"type":"macvlan","master":"ens1","mtu":9000`: {`"type":"roce","master":"ens1","mtu":4200}`, "Dropped: tuning"},
+		`"type":"macvlan","master":"ens1"`:            {`"type":"roce","master":"ens1","mtu":4200}`, "Dropped: tuning"},
+		`"type":"sriov"`:                              {`{"type":"roce"},{"type":"tuning","mtu":4200}`, "tuning stays"},
+	} {
+		docs, err := From([]byte(`{"cniVersion":"1.0.0","name":"n","plugins":[{` + first + `},{"type":"tuning","mtu":4200}]}`))
+		if err != nil {
+			t.Fatal(err)
+		}
+		text, err := Text(docs)
+		if err != nil {
+			t.Fatal(err)
+		}
+		text = strings.Join(strings.Fields(text), "")
+		for _, w := range want {
+			if !strings.Contains(text, strings.ReplaceAll(w, " ", "")) {
+				t.Errorf("%s: no %s in\n%s", first, w, text)
+			}
+		}
+	}
+}
+
 // server is a node with two NICs, that can have addresses.
 func server(addresses ...string) nic.Node {
 	sys := fstest.MapFS{}

@@ -229,7 +229,7 @@ func (c *converter) upstream(o object, config *fields) error {
 	if err != nil {
 		return err
 	}
-	l := chain{d: &d, sysctl: map[string]any{}}
+	l := chain{d: &d, macvlan: first == "macvlan", sysctl: map[string]any{}}
 	for _, p := range plugins[1:] {
 		l.add(p)
 		p.done() // what stays is whole, and what goes has a comment
@@ -266,9 +266,11 @@ func interfaceOf(p *fields, ipam any) ordered {
 
 // chain is what follows the first plugin of a list.
 type chain struct {
-	d      *Document
-	sysctl map[string]any // for roce
-	rest   []any          // plugins that stay
+	d       *Document
+	macvlan bool           // roce replaces the first plugin
+	mtu     any            // that tuning gives the interface in the end, for roce
+	sysctl  map[string]any // for roce
+	rest    []any          // plugins that stay
 }
 
 func (l *chain) add(p *fields) {
@@ -303,7 +305,11 @@ func (l *chain) tuning(p *fields) {
 		rest = append(rest, member{"sysctl", other})
 	}
 	for _, key := range slices.Sorted(maps.Keys(p.all)) {
-		if key != "type" && key != "sysctl" && key != "name" && key != "cniVersion" {
+		switch {
+		case key == "mtu" && l.macvlan:
+			l.mtu = p.all[key]
+			l.d.note("tuning: roce sets the MTU.")
+		case key != "type" && key != "sysctl" && key != "name" && key != "cniVersion":
 			rest = append(rest, member{key, p.all[key]})
 		}
 	}
@@ -322,7 +328,11 @@ func (l *chain) tuning(p *fields) {
 func (l *chain) roce(macvlan *fields, ipam any) ordered {
 	out := ordered{{"type", "roce"}}
 	for _, key := range []string{"master", "mode", "mtu", "mac", "linkInContainer", "bcqueuelen", "capabilities"} {
-		if v := macvlan.whole(key); v != nil {
+		v := macvlan.whole(key)
+		if key == "mtu" && l.mtu != nil {
+			v = l.mtu
+		}
+		if v != nil {
 			out = append(out, member{key, v})
 		}
 	}
