@@ -113,6 +113,7 @@ func (r Report) WriteText(w io.Writer) error {
 			return err
 		}
 	}
+	fastest := r.Fastest()
 	type line struct{ name, cells string }
 	head := line{name: "rail"}
 	for i := range r.columns() {
@@ -123,7 +124,7 @@ func (r Report) WriteText(w io.Writer) error {
 		cells := ""
 		for _, c := range pod.Rails {
 			shown := c.Sign
-			if c.Sign == Works && c.Gbps > 0 && c.Gbps < slow*r.Fastest() {
+			if c.Sign == Works && c.Gbps > 0 && c.Gbps < slow*fastest {
 				shown = fmt.Sprintf("%.0f", c.Gbps)
 			}
 			cells += fmt.Sprintf("%4s", shown)
@@ -145,7 +146,7 @@ func (r Report) WriteText(w io.Writer) error {
 	for _, s := range r.Legend() {
 		fmt.Fprintf(&b, "  %s  %s\n", s.Letter, s.Means)
 	}
-	if fastest := r.Fastest(); fastest > 0 {
+	if fastest > 0 {
 		fmt.Fprintf(&b, "  a number  Gb/s; the fastest rail has %.0f\n", fastest)
 	}
 	_, err := fmt.Fprintf(w, "\n%s\n# %s\n# %s\n", b.String(), r.Summary(), r.Verdict())

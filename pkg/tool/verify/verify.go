@@ -7,8 +7,8 @@
 // It changes nothing in a pod, and it sends only small tests: ARP and UDP, and by RDMA
 // if the caller asks for it. It opens every socket through Pod.Enter. A server answers
 // only callers with its token, and trusts them. Read this file first, which tests one pod,
-// then pair.go and rdma.go for two, server.go for the protocol between them, and blame.go
-// for many.
+// then pair.go and rdma.go for two, server.go for the protocol between them, and meeting.go
+// for many. tally.go counts what these find, blame.go folds it to faults, and page.go shows it.
 package verify
 
 import (
