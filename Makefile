@@ -86,6 +86,7 @@ test-vm: build .cache/vm/run ## the tests that boot virtual machines with Soft-R
 	CGO_ENABLED=0 go test -c -o .cache/vm/unit.test ./pkg/plugin/rdma
 	CGO_ENABLED=0 go test -c -o .cache/vm/suite.test ./pkg/plugin/kernel/kerneltest
 	CGO_ENABLED=0 go test -c -o .cache/vm/rdma.test ./integration/rdma
+	mpicc -O1 -Wall -o .cache/vm/allreduce integration/rdma/testdata/allreduce.c
 	$(MAKE) --no-print-directory -j $(VM_JOBS) --output-sync=target vm-runs
 
 # roce-hwtest waits for GIDs that never come, and fills tables, so its tests take longer
@@ -103,7 +104,7 @@ test-verify: build .cache/vm/run ## rocectl verify on four nodes with faults, in
 
 # A machine boots on one processor and waits a lot, so two run at a time.
 VM_JOBS ?= 2
-VM_RUNS := unit-6.1 rdma-6.1 ofed-6.1 nodes-6.1 stock-6.1 sriov-6.1 pcie-6.1 rdma-7 nodes-7
+VM_RUNS := unit-6.1 rdma-6.1 ofed-6.1 nodes-6.1 stock-6.1 sriov-6.1 pcie-6.1 rdma-7 nodes-7 readers-7
 vm-runs: $(VM_RUNS:%=vm-run-%)
 vm-run-unit-6.1:
 	$(call in_vm,-kernel 6.1,unit.test -test.run '^TestReal')
@@ -125,6 +126,10 @@ vm-run-rdma-7:
 	$(call in_vm,-kernel 7,rdma.test -test.run '^Test(Shared|Mode|Discovery|Tell|PromiseEqual|PromiseNumber|Names|HWTestWithout)')
 vm-run-nodes-7:
 	$(call in_vm,-kernel 7 -nodes 2,rdma.test -test.run '^TestNodesShared' -test.skip HWTest)
+
+# r2 is the network of the programs themselves.
+vm-run-readers-7:
+	$(call in_vm,-kernel 7 -nodes 2 -rails 3,rdma.test -test.run '^TestReaders')
 
 HWTEST_RUNS := hwtest-6.1 hwtest-7 hwtest-ofed-6.1 hwtest-mlx5-6.1 hwtest-sriov-6.1 hwtest-nodes-7
 vm-run-hwtest-6.1:

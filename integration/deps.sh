@@ -24,6 +24,7 @@ needs=(
 	"xz|xz-utils"
 	"zstd|zstd"
 	"gcc-12|gcc-12" # as Debian built 6.1
+	"mpicc|libopenmpi-dev"
 )
 while IFS='|' read -r when need; do
 	case $when-${1:-} in all-* | vm-vm | vm-road) needs+=("$need") ;; esac

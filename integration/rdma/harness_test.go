@@ -10,7 +10,7 @@
 // finds the machine as it was at the start and leaves it so: node's cleanup
 // looks. Read node_test.go first for what there is, then a test. What a test is
 // called tells where it can run: TestExclusive and TestStock where Soft-RoCE can
-// and cannot move, TestNodes in each of two machines. make test-vm starts each
+// and cannot move, TestNodes and TestReaders in each of two machines. make test-vm starts each
 // where it belongs, and make test-verify TestFourNodes in each of four.
 package rdma
 

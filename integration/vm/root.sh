@@ -34,8 +34,8 @@ mapfile -t names < <(cut -d ' ' -f 1 <<<"$versions")
 dpkg-query -L "${names[@]}" | sed -nE '/^\/(bin|sbin|lib|lib64|\.)$/d; /^\/usr\/share\/(doc|man|info|locale|lintian|bug|perl5)(\/|$)/d; s|^/(.)|\1|p' |
 	sort -u | (cd / && while IFS= read -r f; do [ ! -e "$f" ] && [ ! -L "$f" ] || printf '%s\0' "$f"; done) |
 	tar -C / --no-recursion --null -T - -cf - | tar -C "$tmp" --keep-directory-symlink -xpf -
-# What the packages' scripts make: names of programs with alternatives, and users.
-find /usr/bin /usr/sbin /bin/ /sbin/ -type l -lname '/etc/alternatives/*' | while read -r link; do
+# What the packages' scripts make: names of programs and libraries with alternatives, and users.
+find /usr/bin /usr/sbin /usr/lib /bin/ /sbin/ -type l -lname '/etc/alternatives/*' | while read -r link; do
 	chosen=$(readlink "$link")
 	target=$(readlink "$chosen") || continue
 	if [ -e "$tmp$target" ] && [ ! -e "$tmp$link" ]; then
