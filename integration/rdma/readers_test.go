@@ -13,6 +13,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"syscall"
 	"testing"
 
 	"github.com/roce-cni/roce-cni/integration/cnitest"
@@ -60,11 +61,16 @@ func (r *readers) attach(promise string) (detach func()) {
 			"subnet": "172.16.{rail+10}.0/24", "ranges": []any{fmt.Sprintf("172.16.{rail+10}.1%[1]s-172.16.{rail+10}.1%[1]s", r.peer.self)},
 		}}})
 	a := r.node.attach(c, r.pod)
+	addrs := a.addRails()
+	said := shell(t, fmt.Sprintf("ip netns exec %s %s || true", r.pod.Name, r.file(filepath.Join(*programs, "roce-env"))))
+	if differ := strings.Contains(said, "the indexes differ"); differ != (promise == "any") {
+		t.Fatalf("the indexes differ: %t, with %s\n%s", differ, promise, said)
+	}
 	// rdma_cm takes the first entry of an address, which must be that of the pod: the host's
 	// own, below, must not get a free place before it.
 	forget := "ip addr del 10.0.0.2/32 dev r1\n"
 	run(t, "ip", "addr", "add", "10.0.0.2/32", "dev", "r1")
-	for i, on := range a.addRails() {
+	for i, on := range addrs {
 		run(t, "ip", "addr", "add", on[0]+"/32", "dev", fmt.Sprintf("r%d", i), "scope", "host")
 		forget += fmt.Sprintf("ip addr del %s/32 dev r%d\n", on[0], i)
 	}
@@ -142,7 +148,7 @@ func (r *readers) talk(ifName, change, port, program, address string) (string, e
 		return out.String(), early
 	}
 	if !reached {
-		_ = cmd.Process.Kill() // it may wait for a call
+		_ = cmd.Process.Signal(syscall.SIGTERM) // it may wait for a call; timeout hands the signal on
 	}
 	err := <-ended
 	return out.String(), err
@@ -229,14 +235,14 @@ func (r *readers) fails(what string, run func() (string, error)) {
 }
 
 // TestReadersTransferWithWhatRoceEnvSays has nothing but the output of roce-env. In the first
-// pods all rails have one index; in the others each rail has its own, so each has a process.
+// pods each rail has its own index, so each has a process; in the last one all rails have one.
 func TestReadersTransferWithWhatRoceEnvSays(t *testing.T) {
 	const wrong = "export UCX_IB_GID_INDEX=$((UCX_IB_GID_INDEX + 100))"
 	r := newReaders(t)
 	for _, tc := range []struct {
 		promise, ifName string
 		devices         []int
-	}{{"equal", "", []int{0, 1}}, {"any", "net1", []int{0}}, {"any", "net1-1", []int{1}}} {
+	}{{"any", "net1", []int{0}}, {"any", "net1-1", []int{1}}, {"equal", "", []int{0, 1}}} {
 		detach := r.attach(tc.promise)
 		what := func(program string) string {
 			return strings.TrimSpace(program + " with " + tc.promise + " " + tc.ifName)
