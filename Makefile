@@ -158,7 +158,7 @@ in_vm = .cache/vm/run -timeout 45m $(1) -- $(3) env REQUIRE_RDMA=1 .cache/vm/$(2
 
 # The programs stay in .cache/cluster; integration/cluster/build.sh has their
 # versions, and builds those that are not there.
-CLUSTER_PROGRAMS := etcd kube-apiserver kubectl kubelet containerd ctr containerd-shim-runc-v2 runc busybox multus bridge loopback host-local macvlan sbr tuning whereabouts whereabouts-controlloop whereabouts-crds helm promtool lws-crds
+CLUSTER_PROGRAMS := etcd kube-apiserver kubectl kubelet containerd ctr containerd-shim-runc-v2 runc busybox multus bridge loopback host-local macvlan sbr tuning whereabouts whereabouts-controlloop whereabouts-crds helm promtool lws-crds pytorch-crds mpi-crds ray-crds
 
 # Two of the tests boot virtual machines.
 test-cluster: build .cache/vm/run ## the tests on a real etcd, kube-apiserver, Multus and kubelet (root)

@@ -23,6 +23,9 @@ containerd=${CONTAINERD:-}
 plugins=v1.9.1
 helm=v3.19.0
 lws=v0.7.0
+training=v1.9.3
+mpi=v0.6.0
+kuberay=v1.5.0
 deviceplugin=v1.5.3
 whereabouts=v0.9.2
 
@@ -110,6 +113,9 @@ for program; do
 	multus | multus-daemon | multus-shim) name=$program-$multus from="gopkg.in/k8snetworkplumbingwg/multus-cni.v4 $multus cmd/$program" ;;
 	helm) name=$program-$helm from="helm.sh/helm/v3 $helm cmd/helm" ;;
 	lws-crds) name=$program-$lws from="sigs.k8s.io/lws $lws config/crd/bases/leaderworkerset.x-k8s.io_leaderworkersets.yaml" ;;
+	pytorch-crds) name=$program-$training from="github.com/kubeflow/training-operator $training manifests/base/crds/kubeflow.org_pytorchjobs.yaml" ;;
+	mpi-crds) name=$program-$mpi from="github.com/kubeflow/mpi-operator $mpi manifests/base/kubeflow.org_mpijobs.yaml" ;;
+	ray-crds) name=$program-$kuberay from="github.com/ray-project/kuberay/ray-operator $kuberay config/crd/bases/ray.io_rayclusters.yaml" ;;
 	k8s-rdma-shared-dp) name=$program-$deviceplugin from="github.com/Mellanox/k8s-rdma-shared-dev-plugin $deviceplugin cmd/$program" ;;
 	whereabouts) name=$program-$whereabouts from="github.com/k8snetworkplumbingwg/whereabouts $whereabouts cmd" ;;
 	whereabouts-controlloop) name=$program-$whereabouts from="github.com/k8snetworkplumbingwg/whereabouts $whereabouts cmd/controlloop" ;;

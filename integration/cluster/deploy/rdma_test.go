@@ -41,6 +41,66 @@ type leaderWorkerSet struct {
 	} `json:"spec"`
 }
 
+// kubeflowJob is what the examples use of a PyTorchJob and of an MPIJob, rayCluster of a
+// RayCluster, and volcanoJob of Volcano's Job. Their own definitions are asked too:
+// TestTheServerAcceptsTheChartAndAllExamples in integration/cluster, and
+// TestTheVolcanoJobIsOne in integration/others.
+type (
+	kubeflowJob struct {
+		meta.TypeMeta   `json:",inline"`
+		meta.ObjectMeta `json:"metadata"`
+		Spec            struct {
+			NprocPerNode           string                     `json:"nprocPerNode,omitempty"`
+			SlotsPerWorker         int32                      `json:"slotsPerWorker,omitempty"`
+			LauncherCreationPolicy string                     `json:"launcherCreationPolicy,omitempty"`
+			PyTorchReplicaSpecs    map[string]kubeflowReplica `json:"pytorchReplicaSpecs,omitempty"`
+			MPIReplicaSpecs        map[string]kubeflowReplica `json:"mpiReplicaSpecs,omitempty"`
+			RunPolicy              struct {
+				CleanPodPolicy string `json:"cleanPodPolicy,omitempty"`
+			} `json:"runPolicy,omitzero"`
+		} `json:"spec"`
+	}
+
+	kubeflowReplica struct {
+		Replicas      *int32               `json:"replicas,omitempty"`
+		RestartPolicy string               `json:"restartPolicy,omitempty"`
+		Template      core.PodTemplateSpec `json:"template"`
+	}
+
+	rayGroup struct {
+		GroupName      string               `json:"groupName,omitempty"`
+		Replicas       *int32               `json:"replicas,omitempty"`
+		MinReplicas    *int32               `json:"minReplicas,omitempty"`
+		MaxReplicas    *int32               `json:"maxReplicas,omitempty"`
+		RayStartParams map[string]string    `json:"rayStartParams"`
+		Template       core.PodTemplateSpec `json:"template"`
+	}
+
+	rayCluster struct {
+		meta.TypeMeta   `json:",inline"`
+		meta.ObjectMeta `json:"metadata"`
+		Spec            struct {
+			HeadGroupSpec    rayGroup   `json:"headGroupSpec"`
+			WorkerGroupSpecs []rayGroup `json:"workerGroupSpecs,omitempty"`
+		} `json:"spec"`
+	}
+
+	volcanoJob struct {
+		meta.TypeMeta   `json:",inline"`
+		meta.ObjectMeta `json:"metadata"`
+		Spec            struct {
+			SchedulerName string              `json:"schedulerName,omitempty"`
+			MinAvailable  int32               `json:"minAvailable,omitempty"`
+			Plugins       map[string][]string `json:"plugins,omitempty"`
+			Tasks         []struct {
+				Name     string               `json:"name,omitempty"`
+				Replicas int32                `json:"replicas,omitempty"`
+				Template core.PodTemplateSpec `json:"template"`
+			} `json:"tasks,omitempty"`
+		} `json:"spec"`
+	}
+)
+
 // pluginConfig is config.json of k8s-rdma-shared-dev-plugin v1.5.3 (UserConfigList in
 // pkg/types/types.go), without the deprecated key devices.
 type pluginConfig struct {
@@ -116,6 +176,24 @@ func userPods(t *testing.T) map[string]core.PodTemplateSpec {
 		out[s.Name+" leader"] = *s.Spec.LeaderWorkerTemplate.LeaderTemplate
 		out[s.Name+" worker"] = s.Spec.LeaderWorkerTemplate.WorkerTemplate
 	}
+	for _, j := range of[kubeflowJob](all) {
+		for name, replica := range j.Spec.PyTorchReplicaSpecs {
+			out[j.Kind+" "+name] = replica.Template
+		}
+		if worker, ok := j.Spec.MPIReplicaSpecs["Worker"]; ok {
+			// Its program is the last word of what the launcher starts.
+			mpirun := j.Spec.MPIReplicaSpecs["Launcher"].Template.Spec.Containers[0].Args
+			worker.Template.Spec.Containers[0].Command = []string{"bash"}
+			worker.Template.Spec.Containers[0].Args = mpirun[len(mpirun)-1:]
+			out[j.Kind] = worker.Template
+		}
+	}
+	for _, c := range of[rayCluster](all) {
+		out[c.Kind] = c.Spec.WorkerGroupSpecs[0].Template
+	}
+	for _, j := range of[volcanoJob](all) {
+		out["Volcano"] = j.Spec.Tasks[0].Template
+	}
 	return out
 }
 
@@ -129,8 +207,8 @@ func TestPodsThatUseRDMAHaveWhatTheyNeed(t *testing.T) {
 	strictYAML(t, dir+"/kustomization.yaml", &main)
 	image := main.Images[0].NewName + ":" + main.Images[0].NewTag
 	pods := userPods(t)
-	if len(pods) != 6 {
-		t.Errorf("%d pods, want 6", len(pods))
+	if len(pods) != 10 {
+		t.Errorf("%d pods, want 10", len(pods))
 	}
 	for name, pod := range pods {
 		program := pod.Spec.Containers[0]

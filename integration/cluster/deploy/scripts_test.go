@@ -99,11 +99,11 @@ func TestScriptsHaveNoSyntaxErrors(t *testing.T) {
 	t.Parallel()
 	for name, pod := range userPods(t) {
 		program := pod.Spec.Containers[0]
-		if !slices.Contains([]string{"sh", "bash"}, program.Command[0]) {
+		words := slices.Concat(program.Command, program.Args)
+		if !slices.Contains([]string{"sh", "bash"}, words[0]) {
 			continue
 		}
-		script := append(slices.Clone(program.Command[2:]), program.Args...)
-		if out, err := exec.CommandContext(t.Context(), program.Command[0], "-n", "-c", script[0]).CombinedOutput(); err != nil {
+		if out, err := exec.CommandContext(t.Context(), words[0], "-n", "-c", words[2]).CombinedOutput(); err != nil {
 			t.Errorf("%s: %v\n%s", name, err, out)
 		}
 	}
