@@ -4,7 +4,6 @@
 package main
 
 import (
-	"context"
 	"fmt"
 	"io"
 	"slices"
@@ -58,32 +57,64 @@ problem but a check could not tell.
 				return err
 			}
 			f.all = f.all || len(names) > 0
-			return f.run(cmd.Context(), cmd.OutOrStdout(), checks)
+			n, err := f.live()
+			if err != nil {
+				return err
+			}
+			return f.write(cmd.OutOrStdout(), slices.Collect(doctor.Run(cmd.Context(), n, checks)))
 		},
 	}
-	cmd.Flags().StringVar(&f.agentURL, "agent", "http://127.0.0.1:9482/healthz", "the `URL` at which rocectl agent reports its health")
-	cmd.Flags().StringVar(&f.confDir, "cni-conf-dir", "", "the `FOLDER` of the runtime for CNI configuration (default: that of containerd's configuration, also of k3s, RKE2, k0s and MicroK8s)")
-	cmd.Flags().StringVar(&f.binDir, "cni-bin-dir", "", "the `FOLDER` of the runtime for CNI plugins (default: as --cni-conf-dir)")
+	f.register(cmd)
 	cmd.Flags().IntVar(&f.peers, "peers", 0, "check that the neighbour tables have room for this `NUMBER` of peers of each leased address (default: what is used now)")
 	cmd.Flags().BoolVar(&f.all, "all", false, "show each answer, in the order of the checks")
-	cmd.Flags().BoolVar(&f.asJSON, "json", false, "print as JSON")
 	return cmd
 }
 
-// run prints the answers.
-func (f doctorFlags) run(ctx context.Context, w io.Writer, checks []doctor.Check) error {
+func statusCommand(node *nodeFlags) *cobra.Command {
+	f := doctorFlags{node: node, all: true}
+	cmd := &cobra.Command{
+		Use:   "status",
+		Short: "Show whether plugins, agent, pools, device plugin and rails of this node are well",
+		Long: `Show whether plugins, agent, pools, device plugin and rails of this node are well: one
+line for each, from the checks of doctor. If one is not, the command of doctor below
+it says why, and how to correct it. The exit status is that of doctor.`,
+		Args:    cobra.NoArgs,
+		PreRunE: node.mustExist,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			n, err := f.live()
+			if err != nil {
+				return err
+			}
+			return f.write(cmd.OutOrStdout(), doctor.Status(cmd.Context(), n))
+		},
+	}
+	f.register(cmd)
+	return cmd
+}
+
+func (f *doctorFlags) register(cmd *cobra.Command) {
+	cmd.Flags().StringVar(&f.agentURL, "agent", "http://127.0.0.1:9482/healthz", "the `URL` at which rocectl agent reports its health")
+	cmd.Flags().StringVar(&f.confDir, "cni-conf-dir", "", "the `FOLDER` of the runtime for CNI configuration (default: that of containerd's configuration, also of k3s, RKE2, k0s and MicroK8s)")
+	cmd.Flags().StringVar(&f.binDir, "cni-bin-dir", "", "the `FOLDER` of the runtime for CNI plugins (default: as --cni-conf-dir)")
+	cmd.Flags().BoolVar(&f.asJSON, "json", false, "print as JSON")
+}
+
+// live returns this node as the flags describe it.
+func (f doctorFlags) live() (doctor.Node, error) {
 	files, err := f.node.files()
 	if err != nil {
-		return err
+		return doctor.Node{}, err
 	}
 	book, err := f.node.book()
-	if err != nil {
-		return err
-	}
 	live := doctor.Live(files, book, f.agentURL)
 	live.Peers, live.ConfDir, live.BinDir = f.peers, f.confDir, f.binDir
 	_, live.Settings = settings.Load(settingsFile)
-	answers := slices.Collect(doctor.Run(ctx, live, checks))
+	return live, err
+}
+
+// write prints answers, and returns the exit status as an error.
+func (f doctorFlags) write(w io.Writer, answers []report.Answer) error {
+	var err error
 	if f.asJSON {
 		err = cli.JSON(w, answers)
 	} else if err = doctor.Write(w, answers, f.all); err != nil {

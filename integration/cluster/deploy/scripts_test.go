@@ -103,7 +103,7 @@ func TestScriptsHaveNoSyntaxErrors(t *testing.T) {
 		if !slices.Contains([]string{"sh", "bash"}, words[0]) {
 			continue
 		}
-		if out, err := exec.CommandContext(t.Context(), words[0], "-n", "-c", words[2]).CombinedOutput(); err != nil {
+		if out, err := exec.CommandContext(t.Context(), words[0], "-n", "-c", words[len(words)-1]).CombinedOutput(); err != nil {
 			t.Errorf("%s: %v\n%s", name, err, out)
 		}
 	}
