@@ -292,13 +292,15 @@ RELEASE_ARCHS := $(filter-out $(shell go env GOHOSTARCH),amd64 arm64) $(shell go
 SOURCE_DATE_EPOCH ?= $(shell git log -1 --format=%ct 2>/dev/null || echo 0)
 PACK = .cache/release -version '$(VERSION)' -time $(SOURCE_DATE_EPOCH)
 
-release: ## archives for amd64 and arm64, chart, krew manifest, sums and CycloneDX lists of VERSION, in dist
+# What has built it, for its statement of provenance: docs/releasing.md.
+BUILDER ?= https://github.com/roce-cni/roce-cni/blob/main/docs/releasing.md#by-hand
+
+release: ## all files of VERSION for amd64 and arm64, in dist: archives, image, chart, krew manifest, CycloneDX lists, provenance and sums
 	rm -rf dist && mkdir dist
 	CGO_ENABLED=0 go build -buildvcs=false -o .cache/release ./integration/release
 	for arch in $(RELEASE_ARCHS); do $(MAKE) --no-print-directory build GOARCH=$$arch && $(PACK) -arch $$arch || exit 1; done
-	$(PACK) -chart
-	$(PACK) -krew
-	cd dist && sha256sum -c --quiet *.sha256
+	$(PACK) -commit "$$(git rev-parse HEAD)" -builder '$(BUILDER)'
+	cd dist && sha256sum -c --quiet SHA256SUMS
 
 # The name that the examples have for the image; the sed of the quick start replaces it too.
 EXAMPLE_IMAGE := registry.example.org/roce-cni:devel

@@ -7,13 +7,13 @@ import (
 	"archive/tar"
 	"bytes"
 	"compress/gzip"
-	"crypto/sha256"
 	"errors"
-	"fmt"
+	"io"
 	"maps"
 	"os"
 	"path/filepath"
 	"slices"
+	"strings"
 )
 
 // member is a file of an archive.
@@ -22,32 +22,75 @@ type member struct {
 	mode int64
 }
 
-// archive writes files as a compressed tar file, with its sum beside it.
+// archive writes files as a compressed tar file.
 func (r release) archive(name string, all map[string]member) error {
+	text, err := r.tar(all)
+	if err != nil {
+		return err
+	}
+	if text, err = compressed(text); err != nil {
+		return err
+	}
+	return r.write(name, text)
+}
+
+// tar packs files, and folders: their names end with a slash.
+func (r release) tar(all map[string]member) ([]byte, error) {
 	var b bytes.Buffer
-	z := gzip.NewWriter(&b)
-	t := tar.NewWriter(z)
+	t := tar.NewWriter(&b)
 	for _, path := range slices.Sorted(maps.Keys(all)) {
 		m := all[path]
 		header := &tar.Header{Typeflag: tar.TypeReg, Name: path, Mode: m.mode, Size: int64(len(m.text)), ModTime: r.at, Uname: "root", Gname: "root"}
+		if strings.HasSuffix(path, "/") {
+			header.Typeflag = tar.TypeDir
+		}
 		if err := t.WriteHeader(header); err != nil {
-			return err
+			return nil, err
 		}
 		if _, err := t.Write(m.text); err != nil {
-			return err
+			return nil, err
 		}
 	}
-	if err := errors.Join(t.Close(), z.Close()); err != nil {
-		return err
-	}
-	return r.write(name, b.Bytes())
+	err := t.Close()
+	return b.Bytes(), err
 }
 
-// write writes a file and its SHA-256 sum, as sha256sum -c reads it.
+func compressed(text []byte) ([]byte, error) {
+	var b bytes.Buffer
+	z := gzip.NewWriter(&b)
+	_, err := z.Write(text)
+	err = errors.Join(err, z.Close())
+	return b.Bytes(), err
+}
+
+// unpacked returns the files of an archive of this release.
+func (r release) unpacked(name string) (map[string]member, error) {
+	file, err := os.Open(filepath.Join(r.to, name))
+	if err != nil {
+		return nil, err
+	}
+	defer file.Close()
+	z, err := gzip.NewReader(file)
+	if err != nil {
+		return nil, err
+	}
+	all := map[string]member{}
+	for t := tar.NewReader(z); ; {
+		header, err := t.Next()
+		if errors.Is(err, io.EOF) {
+			return all, nil
+		}
+		if err != nil {
+			return nil, err
+		}
+		text, err := io.ReadAll(t)
+		if err != nil {
+			return nil, err
+		}
+		all[header.Name] = member{text, header.Mode}
+	}
+}
+
 func (r release) write(name string, text []byte) error {
-	sum := fmt.Sprintf("%x  %s\n", sha256.Sum256(text), name)
-	return errors.Join(
-		os.WriteFile(filepath.Join(r.to, name), text, 0o644),
-		os.WriteFile(filepath.Join(r.to, name+".sha256"), []byte(sum), 0o644),
-	)
+	return os.WriteFile(filepath.Join(r.to, name), text, 0o644)
 }
