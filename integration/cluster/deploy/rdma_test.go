@@ -207,8 +207,8 @@ func TestPodsThatUseRDMAHaveWhatTheyNeed(t *testing.T) {
 	strictYAML(t, dir+"/kustomization.yaml", &main)
 	image := main.Images[0].NewName + ":" + main.Images[0].NewTag
 	pods := userPods(t)
-	if len(pods) != 10 {
-		t.Errorf("%d pods, want 10", len(pods))
+	if len(pods) != 11 {
+		t.Errorf("%d pods, want 11", len(pods))
 	}
 	for name, pod := range pods {
 		program := pod.Spec.Containers[0]
