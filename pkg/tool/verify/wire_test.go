@@ -217,3 +217,13 @@ func FuzzWire(f *testing.F) {
 		}
 	})
 }
+
+func TestACallerNamesOnlyRailsThatThereAre(t *testing.T) {
+	t.Parallel()
+	rails := []Rail{{}, {Number: 1}}
+	for n, is := range map[int]bool{-1: false, 0: true, 1: true, 2: false} {
+		if r, err := numbered(rails, n); (err == nil) != is || is && r.Number != n {
+			t.Errorf("rail %d of 2: %v, %v", n, r, err)
+		}
+	}
+}
