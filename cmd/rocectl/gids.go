@@ -12,6 +12,7 @@ import (
 	"maps"
 	"net/netip"
 	"os"
+	"path/filepath"
 	"slices"
 	"strings"
 
@@ -20,6 +21,7 @@ import (
 	"github.com/roce-cni/roce-cni/cmd/internal/cli"
 	"github.com/roce-cni/roce-cni/pkg/base/cnierr"
 	"github.com/roce-cni/roce-cni/pkg/plugin/conf"
+	"github.com/roce-cni/roce-cni/pkg/plugin/plan"
 	"github.com/roce-cni/roce-cni/pkg/plugin/rdma"
 	"github.com/roce-cni/roce-cni/pkg/tool/gids"
 	"github.com/roce-cni/roce-cni/pkg/tool/report"
@@ -32,8 +34,9 @@ func gidsCommand(node *nodeFlags) *cobra.Command {
 		Short: "Show the GID tables of the node's RDMA devices, and the owners of the entries",
 		Long: `Show the GID tables of the node's RDMA devices, and the owner of each entry.
 Devices that were moved into pods are included. The entries come from the
-kernel. The address of an entry tells its owner: a pod with a record, or the
-host. The owner "?" is unknown to roce-cni, for example a pod of another plugin.
+kernel. The address of an entry tells its owner: a pod with a record, the host, or
+roce itself, if it is a filler (rdma.gidIndex). The owner "?" is unknown to roce-cni,
+for example a pod of another plugin.
 
 Below each table you see how many entries are used, and which addresses appear
 twice. Such an address belongs to several pods, or to a pod and the host. A
@@ -100,7 +103,10 @@ func gidRow(g gids.Table, e gids.Entry) []any {
 	for _, o := range e.Owners {
 		pods, links = append(pods, ownerName(o)), append(links, string(o.Link))
 	}
-	if len(e.Owners) == 0 {
+	switch {
+	case e.Filler:
+		pods, links = []string{"filler of roce"}, []string{e.Netdev}
+	case len(e.Owners) == 0:
 		pods, links = []string{"?"}, []string{e.Netdev}
 	}
 	ipv4 := ""
@@ -135,6 +141,10 @@ func gidSummary(g gids.Table) string {
 		return fmt.Sprintf("# %s%s: it has no GID table, so RoCE is off: devlink dev param show, devlink dev eswitch show\n", name, where)
 	}
 	out := fmt.Sprintf("# %s%s: %d of %d entries used, %d free%s\n", name, where, len(g.Entries), g.Size, g.Size-len(g.Entries), room(g))
+	fillers := slices.DeleteFunc(slices.Clone(g.Entries), func(e gids.Entry) bool { return !e.Filler })
+	if len(fillers) > 0 {
+		out += fmt.Sprintf("# %s: %d of them are fillers, which make the indexes of pods equal on all NICs; ip netns del %s frees them\n", name, len(fillers), filepath.Base(plan.FillerNetns))
+	}
 	if g.Hidden {
 		out += fmt.Sprintf("# %s: the driver shows each network namespace only its own entries: those of namespaces without a pod on record are not counted\n", name)
 	}

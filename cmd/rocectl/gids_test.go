@@ -26,3 +26,17 @@ func TestNamesOfPodsCannotChangeTheTableOfGIDs(t *testing.T) {
 		t.Errorf("want 5 lines of printable text, got\n%q", got)
 	}
 }
+
+func TestTheTableOfGIDsSaysWhatFillersTake(t *testing.T) {
+	t.Parallel()
+	var out bytes.Buffer
+	entry := gids.Entry{Index: 1, GID: "0000:0000:0000:0000:0000:ffff:a9fe:4000", Type: "RoCE v2", Netdev: "gids-0a1b2c3d", Filler: true}
+	if err := writeTables(&out, []gids.Table{{Device: "mlx5_0", Port: 1, Size: 256, Entries: []gids.Entry{{GID: "::1", Type: "RoCE v2"}, entry}}}); err != nil {
+		t.Fatal(err)
+	}
+	for _, want := range []string{"filler of roce  gids-0a1b2c3d", "mlx5_0/1: 2 of 256 entries used, 254 free", "1 of them are fillers", "ip netns del roce-gids"} {
+		if !strings.Contains(out.String(), want) {
+			t.Errorf("lacks %q:\n%s", want, out.String())
+		}
+	}
+}

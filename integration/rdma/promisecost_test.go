@@ -121,26 +121,29 @@ func TestPromiseEventsAreThoseOfThePodAlone(t *testing.T) {
 				t.Errorf("%d events for the second pod, want 2", is-told)
 			}
 			first.mustDel()
+			if is := events("the end of the first pod", func(n int) bool { return n >= told+3 }); is != told+3 {
+				t.Errorf("%d events for the second pod and the end of the first, want 3", is-told)
+			}
 		})
 	}
 	n.nothingLeft()
 }
 
 // watchEvents counts the events of a device from now on, as a program that has it open gets
-// them. wait waits until there are enough, and then for one more change, which comes last.
-func watchEvents(t *testing.T, device string) (wait func(what string, enough func(int) bool) int) {
+// them. count waits until there are enough.
+func watchEvents(t *testing.T, device string) (count func(what string, enough func(int) bool) int) {
 	t.Helper()
 	out := filepath.Join(t.TempDir(), "events")
 	background(t, "stdbuf", "-oL", "sh", "-c", fmt.Sprintf("exec ibv_asyncwatch -d %s >%s 2>&1", device, out))
-	count := func() int {
+	now := func() int {
 		b, _ := os.ReadFile(out)
 		return strings.Count(string(b), "event_type")
 	}
 	cnitest.Await(t, "ibv_asyncwatch watches", func() bool { b, _ := os.ReadFile(out); return len(b) > 0 })
 	return func(what string, enough func(int) bool) int {
 		t.Helper()
-		cnitest.Await(t, what+" has made its events", func() bool { return enough(count()) })
-		return count()
+		cnitest.Await(t, what+" has made its events", func() bool { return enough(now()) })
+		return now()
 	}
 }
 

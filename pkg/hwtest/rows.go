@@ -45,7 +45,7 @@ func table() [][3]string {
 		{"`rdma.gidIndex` `equal`, with host addresses on some rails, while pods come and go.", "rails", mutate},
 		{"`rdma.gidIndex` with a number: the same for different histories; error 108 for a second pod.", "gid-number", "a run with --mutate in shared mode"},
 		{"`rdma.gidIndex` with a number: the same on two nodes with different histories.", "", "two nodes with this number in a network: compare the indexes that rocectl env prints"},
-		{"`kill -9` of ADD while the pod has temporary addresses: DEL and the next ADD leave none.", "", kills},
+		{"`kill -9` of ADD while it sets fillers: the next ADD is right, and DEL leaves nothing of the pod.", "", kills},
 		{"`rdma.gidIndex` in exclusive mode.", "rails exclusive", oneMode},
 		{"A full table is an error that leaves nothing, or a warning with `\"gid\": \"warn\"`.", "gid-full", disrupt},
 		{"A table that another namespace filled: `is full`, or `may be full` with ofed-view.", "gid-full", disrupt},

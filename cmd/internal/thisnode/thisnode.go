@@ -44,7 +44,7 @@ func (Machine) OpenHost() (attach.Kernel, error) { return kernel.OpenHost() }
 
 // MakeNetns implements attach.Machine. It also makes the folder, which is that of ip-netns(8).
 func (Machine) MakeNetns(path string) error {
-	err := os.MkdirAll(filepath.Dir(path), 0o755)
+	err := os.MkdirAll(filepath.Dir(path), 0o755) //nolint:gosec // as ip-netns(8) makes it
 	if err == nil {
 		err = netns.Remove(path) // a file that a process left which was killed
 	}

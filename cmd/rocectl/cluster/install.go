@@ -17,8 +17,10 @@ import (
 
 	"github.com/roce-cni/roce-cni/cmd/internal/plugin"
 	"github.com/roce-cni/roce-cni/pkg/base/cnierr"
+	"github.com/roce-cni/roce-cni/pkg/base/netns"
 	"github.com/roce-cni/roce-cni/pkg/base/trusted"
 	"github.com/roce-cni/roce-cni/pkg/plugin/conf"
+	"github.com/roce-cni/roce-cni/pkg/plugin/plan"
 	"github.com/roce-cni/roce-cni/pkg/plugin/record"
 	"github.com/roce-cni/roce-cni/pkg/plugin/settings"
 )
@@ -91,6 +93,8 @@ func uninstallCommand(stateDir func() (string, error)) *cobra.Command {
 		Use:   "uninstall",
 		Short: "Remove the installed plugins",
 		Long: `Remove the plugins that install has installed: the programs with the same names.
+On a node, also remove the network namespace of the fillers of GID tables. A pod
+does not see it: there, run ip netns del roce-gids on the node, or boot it.
 It refuses while pods of this node have attachments or addresses, according to
 the state folder. Without its plugin a pod can never be deleted.`,
 		Args: cobra.NoArgs,
@@ -118,7 +122,7 @@ the state folder. Without its plugin a pod can never be deleted.`,
 					fmt.Fprintf(cmd.OutOrStdout(), "%s: removed\n", path)
 				}
 			}
-			return f.clean()
+			return errors.Join(f.clean(), netns.Remove(plan.FillerNetns))
 		},
 	}
 	f.register(cmd)

@@ -26,9 +26,9 @@
  *                lag/lag.c. The port names the slave that sends: the first one, and
  *                then the one that the bond reports (mlx5_lag_get_roce_netdev()).
  *                Its state is that of the bond (mlx5_query_port_roce())
- *   parameters gid_late_ms and gid_fails, which can be written at any time:
- *                the firmware's part of add_gid (mlx5 main.c mlx5_ib_add_gid()),
- *                which takes its time or fails
+ *   parameters gid_late_ms, del_late_ms and gid_fails, which can be written at any
+ *                time: the firmware's part of add_gid and del_gid (mlx5 main.c
+ *                mlx5_ib_add_gid(), mlx5_ib_del_gid()), which takes its time or fails
  *   parameter hold: references to all entries, as queue pairs of programs have them
  *                (core/verbs.c, av_sgid_attr). An entry that is removed keeps its
  *                index until the last reference is gone, and reads as zero
@@ -52,6 +52,10 @@ MODULE_PARM_DESC(devices, "NAME[:OPTION...]=NETDEV[,NETDEV...][;...]; options: S
 static uint gid_late_ms;
 module_param(gid_late_ms, uint, 0644);
 MODULE_PARM_DESC(gid_late_ms, "how long the firmware takes for an entry");
+
+static uint del_late_ms;
+module_param(del_late_ms, uint, 0644);
+MODULE_PARM_DESC(del_late_ms, "how long the firmware takes for the end of an entry");
 
 static bool gid_fails;
 module_param(gid_fails, bool, 0644);
@@ -142,12 +146,13 @@ static int query_pkey(struct ib_device *dev, u32 port, u16 index, u16 *pkey)
 
 static int add_gid(const struct ib_gid_attr *attr, void **context)
 {
-	msleep(gid_late_ms);
+	fsleep(gid_late_ms * 1000ul);
 	return gid_fails ? -EIO : 0;
 }
 
 static int del_gid(const struct ib_gid_attr *attr, void **context)
 {
+	fsleep(del_late_ms * 1000ul);
 	return 0;
 }
 

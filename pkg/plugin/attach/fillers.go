@@ -24,22 +24,23 @@ type fillers struct {
 
 // side implements align.Aligner.Node.
 func (f *fillers) side(make bool) (*align.Side, error) {
-	if f.kernel == nil {
-		k, err := f.machine.Open(f.path)
-		if errors.Is(err, kernel.ErrNetnsGone) && !make {
+	if f.kernel != nil {
+		return &align.Side{Kernel: f.kernel, Tables: f.rdma}, nil
+	}
+	k, err := f.machine.Open(f.path)
+	if errors.Is(err, kernel.ErrNetnsGone) {
+		if !make {
 			return nil, nil
 		}
-		if errors.Is(err, kernel.ErrNetnsGone) {
-			if err := f.machine.MakeNetns(f.path); err != nil {
-				return nil, err
-			}
-			k, err = f.machine.Open(f.path)
-		}
-		if err != nil {
+		if err := f.machine.MakeNetns(f.path); err != nil {
 			return nil, err
 		}
-		f.kernel, f.rdma = k, f.machine.RDMA(f.path, k.Enter)
+		k, err = f.machine.Open(f.path)
 	}
+	if err != nil {
+		return nil, err
+	}
+	f.kernel, f.rdma = k, f.machine.RDMA(f.path, k.Enter)
 	return &align.Side{Kernel: f.kernel, Tables: f.rdma}, nil
 }
 

@@ -134,7 +134,7 @@ func (g *gidTables) undone(netns string, op plan.Op) {
 }
 
 // Look implements attach.RDMA, as LookBefore.
-func (h handle) Look(plan.AlignRail, []netip.Addr) error { return nil }
+func (h handle) Look(plan.AlignRail, []netip.Addr, int) error { return nil }
 
 // fillers returns how many entries of fillers there are.
 func (g *gidTables) fillers() (n int) {

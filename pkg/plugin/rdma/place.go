@@ -7,7 +7,6 @@ import (
 	"context"
 	"errors"
 	"net/netip"
-	"slices"
 
 	"github.com/roce-cni/roce-cni/pkg/plugin/conf"
 	"github.com/roce-cni/roce-cni/pkg/plugin/plan"
@@ -20,11 +19,16 @@ import (
 // does nothing for devices that are not in the host's namespace. Errors: NoRDMA when a
 // device is gone.
 //
-// It reads the whole table if recorded indexes can be anywhere in it, or if the driver hides
-// entries (gidtable.Table.Look). Otherwise it need not: the lowest free index is the pod's.
+// It reads the table up to the recorded indexes, and as far as the pod's indexes can be
+// otherwise: see gidtable.Table.Look.
 func (s *Subsystem) LookBefore(all, set plan.Ops) error {
 	for g := range plan.All[plan.GID](all) {
-		whole := slices.ContainsFunc(g.Targets, func(t plan.GIDTarget) bool { return t.Index != nil })
+		last := 0
+		for _, t := range g.Targets {
+			if t.Index != nil {
+				last = max(last, *t.Index)
+			}
+		}
 		link := g.Targets[0].Link
 		var addrs []netip.Addr
 		for a := range plan.All[plan.Address](set.At(plan.Pod)) {
@@ -37,7 +41,7 @@ func (s *Subsystem) LookBefore(all, set plan.Ops) error {
 		}
 		var before gidtable.Before
 		err := s.at(Pod, func() (err error) {
-			before, err = gidtable.New(s.c.Sys, g.Device.Name, g.Device.Port).Look(addrs, whole)
+			before, err = gidtable.New(s.c.Sys, g.Device.Name, g.Device.Port).Look(addrs, last)
 			return err
 		})
 		if errors.Is(err, gidtable.ErrNone) {
@@ -56,11 +60,11 @@ func (s *Subsystem) LookBefore(all, set plan.Ops) error {
 	return nil
 }
 
-// Look notes again which entries of other interfaces there are for addresses of a rail, in
-// the whole table. The rail does not have them now. Errors are those of LookBefore.
-func (s *Subsystem) Look(r plan.AlignRail, addrs []netip.Addr) error {
+// Look notes again which entries of other interfaces there are for addresses of a rail, up to
+// an index at least. The rail does not have them now. Errors are those of LookBefore.
+func (s *Subsystem) Look(r plan.AlignRail, addrs []netip.Addr, from int) error {
 	err := s.at(Pod, func() (err error) {
-		s.before[r.Link], err = gidtable.New(s.c.Sys, r.Device.Name, r.Device.Port).Again(s.before[r.Link], addrs)
+		s.before[r.Link], err = gidtable.New(s.c.Sys, r.Device.Name, r.Device.Port).Again(s.before[r.Link], addrs, from)
 		return err
 	})
 	return classify("read GID table of", portName(r.Device), err)

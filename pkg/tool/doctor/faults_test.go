@@ -187,6 +187,14 @@ func portFaults() []fault {
 			after: func(w *world) { w.gids("mlx5_0", 256, 4) },
 		},
 		{
+			name: "fillers take places of a table that is full", change: func(w *world) {
+				w.gids("mlx5_0", 256, 255)
+				w.write("sys/class/infiniband/mlx5_0/ports/1/gids/200", "0000:0000:0000:0000:0000:ffff:a9fe:4001")
+			},
+			check: "gid-table", verdict: report.Problem, says: "255 of 256 entries used, 1 of them by fillers of roce, room for 0 more pods", advice: "ip netns del roce-gids",
+			after: func(w *world) { w.gids("mlx5_0", 256, 4) },
+		},
+		{
 			name: "a table has some room", change: func(w *world) { w.gids("mlx5_0", 32, 28) },
 			check: "gid-table", verdict: report.OK, says: "28 of 32 entries used, room for 2 more pods",
 		},

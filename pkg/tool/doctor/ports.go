@@ -16,6 +16,7 @@ import (
 
 	"github.com/roce-cni/roce-cni/pkg/base/shell"
 	"github.com/roce-cni/roce-cni/pkg/plugin/kernel/rtnl"
+	"github.com/roce-cni/roce-cni/pkg/plugin/plan"
 	"github.com/roce-cni/roce-cni/pkg/plugin/rdma/discover"
 	"github.com/roce-cni/roce-cni/pkg/plugin/rdma/gidtable"
 	"github.com/roce-cni/roce-cni/pkg/plugin/rdma/nldev"
@@ -154,18 +155,21 @@ func fill(sys fs.FS, p nic.Port, hidden bool) report.Finding {
 	if err != nil {
 		return cannotTell("its table cannot be read: "+err.Error(), "the sysfs of the namespace that has the device")
 	}
-	each := 1 // places for an IPv4 address
+	each, fillers := gidtable.Width(entries), 0
 	for _, e := range entries {
-		if e.Type == gidtable.RoCEv1 {
-			each = 2
+		if plan.FillerRange.Contains(e.GID) {
+			fillers++
 		}
 	}
 	free := size - len(entries)
 	found := fmt.Sprintf("%d of %d entries used", len(entries), size)
+	if fillers > 0 {
+		found += fmt.Sprintf(", %d of them by fillers of roce", fillers)
+	}
 	switch {
 	case free*10 < size:
 		return problem(fmt.Sprintf("%s, room for %s with one IPv4 address", found, count(free/each, "more pod")),
-			"rocectl gids  # shows the owners; remove addresses from the NIC that nothing needs, or let fewer pods run on the node")
+			"rocectl gids  # shows the owners; remove addresses from the NIC that nothing needs, or let fewer pods run on the node; ip netns del roce-gids frees the entries of fillers")
 	case hidden:
 		return cannotTell(found+" as far as this namespace sees: OFED hides the entries of pods", "rocectl gids, which merges what the host and each pod on record see")
 	}

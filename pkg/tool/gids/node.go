@@ -204,6 +204,11 @@ type podView struct {
 // to host.
 func (n Node) views(ctx context.Context, host []Port) ([]podView, error) {
 	hidden := n.lacksEntries(host)
+	if hidden {
+		if err := n.lookAtFillers(host); err != nil {
+			return nil, err
+		}
+	}
 	looked := map[netns.ID]bool{}
 	var out []podView
 	for _, r := range n.Records {
@@ -282,6 +287,27 @@ func (n Node) look(ctx context.Context, r record.Record, devices []plan.RDMADevi
 	return held, nil
 }
 
+// lookAtFillers adds the entries that the namespace of the node's fillers sees to those of
+// the host's ports.
+func (n Node) lookAtFillers(host []Port) error {
+	k, err := kernel.Open(plan.FillerNetns, n.Sys)
+	if errors.Is(err, kernel.ErrNetnsGone) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	defer k.Close()
+	s := rdma.New(rdma.Config{Sys: n.Sys, Enter: k.Enter, Netns: plan.FillerNetns})
+	defer s.Close()
+	for i := range host {
+		if err := host[i].add(s, rdma.Host, rdma.Pod); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
 // add adds the entries of a port of the namespace of that a reader sees.
 func (p *Port) add(s *rdma.Subsystem, of, reader rdma.Side) error {
 	entries, _, err := s.Table(of, reader, p.Device.Name, p.Number)
@@ -332,6 +358,7 @@ type Entry struct {
 	IPv4   netip.Addr `json:"ipv4,omitzero"`
 	Type   string     `json:"type"`
 	Netdev string     `json:"netdev,omitempty"` // its name in its own namespace
+	Filler bool       `json:"filler,omitempty"` // of the node: see plan.Align
 	Owners []Owner    `json:"owners"`           // empty: no known owner
 }
 
@@ -431,7 +458,7 @@ func tables(ports []Port, holder *Owner, owners []Owner) []Table {
 	for _, p := range ports {
 		t := Table{Device: p.Device.Name, Port: p.Number, Netdev: p.Link, Holder: holder, Size: p.Size, Hidden: p.Hidden, Entries: []Entry{}, Twice: p.twice()}
 		for _, e := range p.Entries {
-			row := Entry{Index: e.Index, GID: plan.GIDText(e.GID), Type: e.Type, Netdev: e.Netdev, Owners: p.ownersOf(e, owners)}
+			row := Entry{Index: e.Index, GID: plan.GIDText(e.GID), Type: e.Type, Netdev: e.Netdev, Filler: plan.FillerRange.Contains(e.GID), Owners: p.ownersOf(e, owners)}
 			if e.GID.Is4() {
 				row.IPv4 = e.GID
 			}

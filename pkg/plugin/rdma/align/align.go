@@ -31,9 +31,9 @@ type Tables interface {
 	// Place waits for the entries of addresses that were set, and for the end of those
 	// that were removed. It returns GID indexes.
 	Place(ctx context.Context, r plan.AlignRail, set, unset []netip.Addr) (map[netip.Addr]int, error)
-	// Look notes which entries there are for addresses that the interface of a rail does
-	// not have now.
-	Look(r plan.AlignRail, addrs []netip.Addr) error
+	// Look notes which entries there are, up to an index at least, for addresses that the
+	// interface of a rail does not have now.
+	Look(r plan.AlignRail, addrs []netip.Addr, from int) error
 	// Has says whether an entry is that of an interface of the namespace.
 	Has(link conf.LinkName, e rdma.Entry) bool
 	// Before returns the entries with an index below limit that a namespace sees, and
@@ -178,7 +178,7 @@ func (a Aligner) move(ctx context.Context, rails []*rail, i, to int) error {
 		if _, err := a.Pod.Tables.Place(ctx, f.AlignRail, nil, gone); err != nil {
 			return err
 		}
-		if err := a.Pod.Tables.Look(f.AlignRail, gone); err != nil {
+		if err := a.Pod.Tables.Look(f.AlignRail, gone, to); err != nil {
 			return err
 		}
 	}

@@ -46,44 +46,53 @@ func (b Before) see(place int, gid netip.Addr) {
 // already.
 func (b Before) Own(place int) { b.see(place, netip.Addr{}) }
 
-// UnusedRun is how many unused indexes in a row end a look that is not whole. The kernel
-// gives a new entry the lowest free index (find_gid). Others may take some until then, and
-// after a failover of a bond programs hold the old indexes of all pods: those of 16 pods with
-// an IPv4, an IPv6 and a link-local address have 96 entries in RoCE v1 and v2.
+// UnusedRun is how many unused indexes in a row end a look. The kernel gives a new entry the
+// lowest free index (find_gid). Others may take some until then, and after a failover of a
+// bond programs hold the old indexes of all pods: those of 16 pods with an IPv4, an IPv6 and
+// a link-local address have 96 entries in RoCE v1 and v2.
 const UnusedRun = 96
 
-// Look returns which entries of addresses a table has. If whole is false, it reads nothing
-// behind a run of unused indexes, and an entry there does not count as new: it is far behind
-// the lowest free index, unless programs hold the whole run. If the first index, which the
-// NIC itself has, reads as unused, the driver hides the entries of others, and Look reads
-// the whole table: the lowest free index can be far behind the last entry that is visible.
-// Errors: ErrNone; those of sysfs as they are.
-func (t Table) Look(addrs []netip.Addr, whole bool) (Before, error) {
-	out := Before{others: map[netip.Addr][]int{}}
-	unused := 0
+// run counts unused indexes in a row, from an index on.
+type run struct{ from, unused int }
+
+// over says whether a look may end at an index. If the first index, which the NIC itself has,
+// reads as unused, the driver hides the entries of others, and it may not: the lowest free
+// index can be far behind the last entry that is visible.
+func (r *run) over(place int, gid netip.Addr) bool {
+	if place == 0 && !gid.IsValid() {
+		r.from = math.MaxInt
+	}
+	r.unused++
+	if gid.IsValid() || place < r.from {
+		r.unused = 0
+	}
+	return r.unused >= UnusedRun
+}
+
+// Look returns which entries of addresses a table has. It reads nothing behind a run of
+// unused indexes from an index on, and an entry there does not count as new: it is far
+// behind the lowest free index, unless programs hold the whole run. If the driver hides
+// the entries of others, it reads the whole table. Errors: ErrNone; those of sysfs as they
+// are.
+func (t Table) Look(addrs []netip.Addr, from int) (Before, error) {
+	out := Before{read: math.MaxInt, others: map[netip.Addr][]int{}}
+	unused := run{from: from}
 	err := t.places(func(_ port, place int, gid netip.Addr) bool {
-		out.read = place + 1
-		if !gid.IsValid() {
-			whole = whole || place == 0
-			unused++
-			return whole || unused < UnusedRun
-		}
-		unused = 0
 		if slices.Contains(addrs, gid) {
 			out.others[gid] = append(out.others[gid], place)
 		}
-		return true
+		if unused.over(place, gid) {
+			out.read = place + 1
+		}
+		return out.read == math.MaxInt
 	})
-	if whole || unused < UnusedRun {
-		out.read = math.MaxInt
-	}
 	return out, err
 }
 
-// Again looks at the whole table for some of the addresses of an earlier look. The interface
-// does not have them now.
-func (t Table) Again(before Before, addrs []netip.Addr) (Before, error) {
-	out, err := t.Look(addrs, true)
+// Again looks for some of the addresses of an earlier look, up to an index at least. The
+// interface does not have them now.
+func (t Table) Again(before Before, addrs []netip.Addr, from int) (Before, error) {
+	out, err := t.Look(addrs, from)
 	for a, places := range before.others {
 		if !slices.Contains(addrs, a) {
 			out.others[a] = places
@@ -154,7 +163,7 @@ func (t Table) Locate(of Interface, want []netip.Addr, found map[netip.Addr]int)
 // sees an entry of these only before the last entry that it looks for. That is enough
 // after a change of addresses: the kernel makes and removes entries in the order of the
 // changes, from one work queue (gid_cache_wq), and gives a new entry the lowest free
-// index. If it looks for none, it sees the whole table. Errors are those of Locate.
+// index. If it looks for none, it ends as Look does. Errors are those of Locate.
 func (t Table) Settled(of Interface, want, gone []netip.Addr) (found map[netip.Addr]int, settled bool, err error) {
 	found, stale, err := t.find(of, want, gone)
 	return found, err == nil && !stale && len(found) == len(want), err
@@ -165,6 +174,7 @@ func (t Table) Settled(of Interface, want, gone []netip.Addr) (found map[netip.A
 func (t Table) find(of Interface, want, gone []netip.Addr) (found map[netip.Addr]int, stale bool, err error) {
 	found = map[netip.Addr]int{}
 	perhaps := map[netip.Addr][]int{}
+	var unused run
 	err = t.places(func(p port, place int, gid netip.Addr) bool {
 		of.Before.see(place, gid)
 		_, have := found[gid]
@@ -179,7 +189,10 @@ func (t Table) find(of Interface, want, gone []netip.Addr) (found map[netip.Addr
 		default:
 			perhaps[gid] = append(perhaps[gid], place)
 		}
-		return !stale && (len(want) == 0 || len(found) < len(want))
+		if len(want) == 0 {
+			return !stale && !unused.over(place, gid)
+		}
+		return !stale && len(found) < len(want)
 	})
 	for a, places := range perhaps {
 		if _, have := found[a]; have {
