@@ -50,7 +50,7 @@ import (
 	"github.com/roce-cni/roce-cni/pkg/tool/verify"
 )
 
-func main() { os.Exit(cli.Run(root(cli.Stdout(), os.Stderr))) }
+func main() { os.Exit(cli.Run(root(cli.Output(os.Stdout), os.Stderr))) }
 
 // flags are the flags of a test of this node.
 type flags struct {

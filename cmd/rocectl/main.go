@@ -39,7 +39,7 @@ import (
 // programs for tests; nothing sets it in one that runs.
 var settingsFile = conf.SettingsFile //nolint:gochecknoglobals // the linker can set a variable of a package, and nothing else
 
-func main() { os.Exit(cli.Run(root(cli.Stdout(), os.Stderr))) }
+func main() { os.Exit(cli.Run(root(cli.Output(os.Stdout), os.Stderr))) }
 
 func versionCommand() *cobra.Command {
 	return &cobra.Command{

@@ -57,6 +57,7 @@ func table() [][3]string {
 		{"An address that another interface of the NIC had first: ADD takes the pod's own entry.", "", foreign},
 		{"An address that another interface sets later: CHECK reports both entries, and repair keeps the index.", "check", "and " + foreign},
 		{"The driver is reloaded: the device is the same.", "reload", disrupt},
+		{"A `match` by vendor selects a bond by its slaves (RoCE LAG).", "", "a bond of RoCE NICs, and a network with match and vendors: rocectl plan shows the bond"},
 		{"The device below a VLAN, a bond, and a VLAN on a bond.", "layers", "a VLAN or a bond on a RoCE NIC"},
 		{"An alternative name of the NIC; no device; several candidates.", "discovery", "a RoCE NIC with an active port"},
 		{"A bond fails over: CHECK reports the old and the new index.", "failover", disrupt + ", and an active-backup bond with RoCE LAG"},

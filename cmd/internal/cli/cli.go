@@ -24,13 +24,13 @@ type StatusError int
 
 func (s StatusError) Error() string { return fmt.Sprintf("exit status %d", int(s)) }
 
-// Stdout returns the standard output. With $NO_COLOR (no-color.org) it is no terminal for
+// Output returns the standard output. With $NO_COLOR (no-color.org) it is no terminal for
 // package report.
-func Stdout() io.Writer {
+func Output(stdout *os.File) io.Writer {
 	if os.Getenv("NO_COLOR") != "" {
-		return struct{ io.Writer }{os.Stdout}
+		return struct{ io.Writer }{stdout}
 	}
-	return os.Stdout
+	return stdout
 }
 
 // Run runs the command that the user called, prints its error where root prints errors,

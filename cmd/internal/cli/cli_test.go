@@ -12,7 +12,7 @@ import (
 func TestWithoutColoursTheOutputIsNoFile(t *testing.T) {
 	for _, noColor := range []string{"", "1"} {
 		t.Setenv("NO_COLOR", noColor)
-		if _, isFile := Stdout().(*os.File); isFile != (noColor == "") {
+		if _, isFile := Output(os.Stdout).(*os.File); isFile != (noColor == "") {
 			t.Errorf("NO_COLOR=%q: the output is a file: %v", noColor, isFile)
 		}
 	}
