@@ -183,7 +183,7 @@ func userPods(t *testing.T) map[string]core.PodTemplateSpec {
 		if worker, ok := j.Spec.MPIReplicaSpecs["Worker"]; ok {
 			// Its program is the last word of what the launcher starts.
 			mpirun := j.Spec.MPIReplicaSpecs["Launcher"].Template.Spec.Containers[0].Args
-			worker.Template.Spec.Containers[0].Command = []string{"bash"}
+			worker.Template.Spec.Containers[0].Command = []string{"bash", "-c"}
 			worker.Template.Spec.Containers[0].Args = mpirun[len(mpirun)-1:]
 			out[j.Kind] = worker.Template
 		}
