@@ -277,6 +277,9 @@ func TestCheckSaysWhatIsNotLeasedAnyMore(t *testing.T) {
 		if err := n.allocator().Release(t.Context(), rec); err != nil {
 			t.Fatal(err)
 		}
+		if err := n.allocator().Check(t.Context(), n.request("pod-0", ""), rec); (err == nil) != s.nothing {
+			t.Errorf("after it is released, with the configuration: %v", err)
+		}
 		err := n.allocator().CheckRecord(t.Context(), rec)
 		if ours := rec.IPAM == conf.PoolType; (cnierr.CodeOf(err) == cnierr.Damaged) != ours || (err == nil) == ours {
 			t.Errorf("after it is released: %v", err)

@@ -47,6 +47,7 @@ const foreign = `#!/bin/sh
 cd "${0%/*}" || exit 9
 case $CNI_COMMAND in
 ADD) : >lease-$CNI_CONTAINERID; echo '{"cniVersion": "1.1.0", "ips": [{"address": "10.9.0.5/24"}]}' ;;
+CHECK) test -e lease-$CNI_CONTAINERID ;;
 DEL) rm -f lease-$CNI_CONTAINERID ;;
 esac
 `
