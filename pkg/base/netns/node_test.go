@@ -132,6 +132,9 @@ func TestANamespaceLivesInItsProcessesWhenItsPathIsGone(t *testing.T) {
 		if got, err := Alive(ns.Ref); got != want || err != nil {
 			t.Errorf("%s: alive is %v, %v, want %v", when, got, err, want)
 		}
+		if got := Find(path, ns.ID); (got != "") != want {
+			t.Errorf("%s: found at %q, want a path: %v", when, got, want)
+		}
 	}
 	mount := func(at string) {
 		t.Helper()
