@@ -7,6 +7,11 @@ import (
 	"slices"
 	"testing"
 	"testing/fstest"
+
+	"github.com/roce-cni/roce-cni/pkg/base/cnierr"
+	"github.com/roce-cni/roce-cni/pkg/plugin/conf"
+	"github.com/roce-cni/roce-cni/pkg/plugin/plan"
+	"github.com/roce-cni/roce-cni/pkg/plugin/settings"
 )
 
 func TestVendorsOfALinkAreThoseOfItsNICs(t *testing.T) {
@@ -24,6 +29,23 @@ func TestVendorsOfALinkAreThoseOfItsNICs(t *testing.T) {
 	} {
 		if got := vendors(sys, link); !slices.Equal(got, want) {
 			t.Errorf("%s: %q, want %q", link, got, want)
+		}
+	}
+}
+
+func TestPodsUseOnlyTheNICsOfTheirNamespace(t *testing.T) {
+	t.Parallel()
+	s := settings.Node{Namespaces: map[string]settings.Limits{"train": {Masters: &settings.Masters{IfNames: []string{"ens1"}}}}}
+	for _, c := range []struct {
+		namespace, nic string
+		may            bool
+	}{{"train", "ens1", true}, {"train", "ens2", false}, {"default", "ens2", true}} {
+		parent, err := Allowed(s, conf.Request{Pod: conf.Pod{Namespace: c.namespace}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := parent(plan.Link{Name: conf.LinkName(c.nic)}); (err == nil) != c.may || !c.may && cnierr.CodeOf(err) != cnierr.BadConfig {
+			t.Errorf("%s for a pod of %s: %v, may be the parent: %v", c.nic, c.namespace, err, c.may)
 		}
 	}
 }
