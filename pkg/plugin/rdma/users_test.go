@@ -66,7 +66,7 @@ func TestUsersOfASharedDeviceAreThoseOfANamespace(t *testing.T) {
 	n.devices[0].qps = []nldev.QP{{Type: 1, Module: "ib_core"}, {Type: 2, PID: 223}, {Type: 3, PID: 223}, {Type: 2, PID: 9}, {Type: 2, Module: "nvme_rdma"}}
 	gone := op.Device
 	gone.Index, gone.GUID = 99, "1"
-	recorded := append(plan.OnHost(plan.Port{Device: op.Device}, plan.Port{Device: gone}), plan.InPod(plan.Port{Device: op.Device})...)
+	recorded := append(plan.OnHost(plan.Port{Device: gone}, plan.Port{Device: op.Device}), plan.InPod(plan.Port{Device: op.Device})...)
 	s := n.subsystem(t, fstest.MapFS{}, func(c *Config) { c.Proc = procs() })
 	pod, err := s.Users(t.Context(), recorded, netns.ID{Ino: 77})
 	all, err2 := s.Users(t.Context(), recorded, netns.ID{})
