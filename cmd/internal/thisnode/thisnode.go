@@ -46,9 +46,6 @@ func (Machine) OpenHost() (attach.Kernel, error) { return kernel.OpenHost() }
 func (Machine) MakeNetns(path string) error {
 	err := os.MkdirAll(filepath.Dir(path), 0o755) //nolint:gosec // as ip-netns(8) makes it
 	if err == nil {
-		err = netns.Remove(path) // a file that a process left which was killed
-	}
-	if err == nil {
 		err = netns.Make(path)
 	}
 	if err != nil {

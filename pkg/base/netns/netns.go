@@ -245,15 +245,18 @@ func apart(fn func() error) error {
 }
 
 // Make makes a network namespace at a path, where it stays until Remove. EEXIST means
-// that something is there. netns.NewNamed knows one folder, and leaves the thread in the
-// new namespace.
+// that another namespace is there. netns.NewNamed knows one folder, and leaves the thread in
+// the new namespace.
 func Make(path string) error {
 	f, err := os.OpenFile(path, os.O_CREATE|os.O_EXCL|os.O_RDONLY, 0)
-	if err != nil {
+	switch {
+	case errors.Is(err, fs.ErrExist) && vacant(path):
+	case err != nil:
 		return err
-	}
-	if err := f.Close(); err != nil {
-		return err
+	default:
+		if err := f.Close(); err != nil {
+			return err
+		}
 	}
 	done := make(chan error)
 	go func() {
@@ -270,14 +273,28 @@ func Make(path string) error {
 	return nil
 }
 
+// vacant says whether a file is at a path that no namespace is mounted on: a process that
+// was killed has left it, or the mount is below one that came later, such as that of the
+// first "ip netns add".
+func vacant(path string) bool {
+	_, err := stat(path)
+	info, lerr := os.Lstat(path)
+	return errors.Is(err, errOther) && lerr == nil && info.Mode().IsRegular()
+}
+
 // Remove removes what Make made. The namespace ends when no process and no file uses
-// it. It succeeds if nothing is at the path.
+// it. It succeeds if no namespace is at the path: a file with a mount below one that came
+// later cannot be removed, and stays. Nothing at the path needs no privilege.
 func Remove(path string) error {
+	if _, err := os.Lstat(path); errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
 	if err := unix.Unmount(path, unix.MNT_DETACH); err != nil && err != unix.EINVAL && err != unix.ENOENT {
 		return err
 	}
-	if err := os.Remove(path); err != nil && !errors.Is(err, fs.ErrNotExist) {
-		return err
+	err := os.Remove(path)
+	if errors.Is(err, fs.ErrNotExist) || errors.Is(err, unix.EBUSY) && vacant(path) {
+		return nil
 	}
-	return nil
+	return err
 }

@@ -33,6 +33,37 @@ func TestANamespaceIsNotGoneBecauseWeCannotLook(t *testing.T) {
 	}
 }
 
+// TestANamespaceIsMadeWhereOneIsHidden has what "ip netns add" does with a folder that is not
+// mounted yet: it mounts the folder on itself, above the namespaces in it.
+func TestANamespaceIsMadeWhereOneIsHidden(t *testing.T) {
+	path := makeOne(t)
+	dir := filepath.Dir(path)
+	if err := unix.Mount(dir, dir, "", unix.MS_BIND, ""); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := errors.Join(unix.Unmount(dir, unix.MNT_DETACH), Remove(path)); err != nil {
+			t.Error(err)
+		}
+	})
+	if at, err := At(path); err != nil || at != (Ref{}) {
+		t.Fatalf("%v is not hidden, error %v", at, err)
+	}
+	for range 2 { // Remove takes away what Make mounted, and then finds nothing to do
+		if err := Make(path); err != nil {
+			t.Fatal(err)
+		}
+		if at, err := At(path); err != nil || at == (Ref{}) {
+			t.Errorf("there is %v, error %v", at, err)
+		}
+		for range 2 {
+			if err := Remove(path); err != nil {
+				t.Error(err)
+			}
+		}
+	}
+}
+
 // makeOne makes a namespace, and returns its path. The caller removes it.
 func makeOne(t *testing.T) string {
 	t.Helper()
