@@ -71,10 +71,10 @@ func (r *reporter) run(ctx context.Context) {
 	for {
 		ports, err := r.ports(ctx)
 		looked.note(err)
-		r.mu.Lock()
-		r.seen = ports
-		r.mu.Unlock()
 		if err == nil {
+			r.mu.Lock()
+			r.seen = ports
+			r.mu.Unlock()
 			now := reportOf(ports, r.connections(), r.published)
 			if last != nil && now.Equal(*last) {
 				r.send(ctx, now, sent)
@@ -114,16 +114,16 @@ func (r *reporter) pause(err error) time.Duration {
 	return spread(max(reportRetry, r.every))
 }
 
-// rails returns the rails at the last look, for the metrics. Of a device that a pod has,
-// nothing is known.
+// rails returns the rails at the last look, for the metrics. A device that a pod has counts as
+// up, because it does not tell its state.
 func (r *reporter) rails() []agent.Rail {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	var out []agent.Rail
 	for _, p := range r.seen {
-		if p.Rail != nil && *p.Rail < fleet.MaxRails && p.State != nic.Away {
+		if p.Rail != nil && *p.Rail < fleet.MaxRails {
 			out = append(out, agent.Rail{
-				Number: *p.Rail, Netdev: string(p.Netdev), Device: p.Device, Up: p.State == "ACTIVE", GIDs: p.GIDs.Used, GIDTable: p.GIDs.Size,
+				Number: *p.Rail, Netdev: clean(string(p.Netdev), 15), Device: clean(p.Device, 63), Up: p.State == "ACTIVE" || p.State == nic.Away, GIDs: p.GIDs.Used, GIDTable: p.GIDs.Size,
 			})
 		}
 	}

@@ -64,7 +64,7 @@ type Config struct {
 	// change, or with the reason why they are not known, until the context ends.
 	Services func(ctx context.Context, see func(cidrs []netip.Prefix, err error))
 
-	// Rails returns the rails of the node, but those with a device that a pod has.
+	// Rails returns the rails of the node.
 	Rails func() []Rail
 
 	// Kept stores the RailLeases.

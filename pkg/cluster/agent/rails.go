@@ -29,7 +29,7 @@ func newRailGauges(rails func() []Rail) railGauges {
 	}
 	return railGauges{
 		rails: rails,
-		up:    desc("rail_up", "Whether the RDMA port of a rail is active.", "rail", "netdev", "device"),
+		up:    desc("rail_up", "Whether the RDMA port of a rail is active. 1 while a pod has the device.", "rail", "netdev", "device"),
 		used:  desc("rail_gids_used", "Entries of the GID table of a rail that are in use. NVIDIA's own driver hides those of pods.", "rail", "netdev", "device"),
 		size:  desc("rail_gids_size", "Entries that the GID table of a rail has.", "rail", "netdev", "device"),
 	}

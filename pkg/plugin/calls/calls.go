@@ -15,6 +15,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"slices"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -76,8 +77,9 @@ func (f File) Append(c Call) error {
 	if err != nil {
 		return &fs.PathError{Op: "open", Path: f.newer(), Err: err}
 	}
-	defer unix.Close(fd) //nolint:errcheck // what was written is on a tmpfs
-	if _, err := unix.Write(fd, append(line, '\n')); err != nil {
+	defer unix.Close(fd)                                   //nolint:errcheck // what was written is on a tmpfs
+	line = slices.Concat([]byte("\n"), line, []byte("\n")) // the first one ends a line that was cut short
+	if _, err := unix.Write(fd, line); err != nil {
 		return &fs.PathError{Op: "write", Path: f.newer(), Err: err}
 	}
 	var s unix.Stat_t
@@ -107,13 +109,9 @@ type Mark string
 // the marked call is not kept any more, After returns all calls. A line that is no call is
 // left out. Without a file there are no calls. Errors: those of trusted.ReadInside.
 func (f File) After(m Mark) ([]Call, Mark, error) {
-	var lines []byte
-	for _, path := range []string{f.older(), f.newer()} {
-		b, err := trusted.ReadInside(path)
-		if err != nil && !errors.Is(err, fs.ErrNotExist) {
-			return nil, m, err
-		}
-		lines = append(lines, b...)
+	lines, err := f.read()
+	if err != nil {
+		return nil, m, err
 	}
 	if at := bytes.LastIndex(lines, []byte(m)); m != "" && at >= 0 {
 		lines = lines[at+len(m):]
@@ -126,4 +124,31 @@ func (f File) After(m Mark) ([]Call, Mark, error) {
 		}
 	}
 	return out, m, nil
+}
+
+// read reads both parts, and again if the newer one became the older one meanwhile.
+func (f File) read() (lines []byte, err error) {
+	for {
+		before := f.inode()
+		lines = nil
+		for _, path := range []string{f.older(), f.newer()} {
+			b, err := trusted.ReadInside(path)
+			if err != nil && !errors.Is(err, fs.ErrNotExist) {
+				return nil, err
+			}
+			lines = append(lines, b...)
+		}
+		if f.inode() == before {
+			return lines, nil
+		}
+	}
+}
+
+// inode is that of the newer part, 0 if there is none.
+func (f File) inode() uint64 {
+	var s unix.Stat_t
+	if unix.Lstat(f.newer(), &s) != nil {
+		return 0
+	}
+	return s.Ino
 }

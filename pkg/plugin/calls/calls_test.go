@@ -152,6 +152,51 @@ func TestALinkIsNotFollowed(t *testing.T) {
 	}
 }
 
+// TestALineThatWasCutShortLosesNoOther has what a full file system leaves.
+func TestALineThatWasCutShortLosesNoOther(t *testing.T) {
+	t.Parallel()
+	f := calls.File{Dir: t.TempDir()}
+	if err := os.WriteFile(filepath.Join(f.Dir, "calls"), []byte("{\"verb\": \"AD"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	for n := range 2 {
+		if err := f.Append(call(n)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if diff := cmp.Diff([]calls.Call{call(0), call(1)}, all(t, f)); diff != "" {
+		t.Error(diff)
+	}
+}
+
+// TestNoCallIsReadTwiceOrNever reads while another process appends.
+func TestNoCallIsReadTwiceOrNever(t *testing.T) {
+	t.Parallel()
+	f := calls.File{Dir: t.TempDir()}
+	const all = 2500 // the file keeps them
+	go func() {
+		for n := range all {
+			if err := f.Append(call(n)); err != nil {
+				t.Error(err)
+			}
+		}
+	}()
+	var mark calls.Mark
+	for next := 0; next < all; {
+		got, behind, err := f.After(mark)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, c := range got {
+			if c.ContainerID != call(next).ContainerID {
+				t.Fatalf("after c%d comes %s", next-1, c.ContainerID)
+			}
+			next++
+		}
+		mark = behind
+	}
+}
+
 func TestALineThatIsNoCallIsLeftOut(t *testing.T) {
 	t.Parallel()
 	f := calls.File{Dir: t.TempDir()}
