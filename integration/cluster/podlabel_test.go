@@ -157,7 +157,14 @@ func TestALabelOnAPodStandsForItsLines(t *testing.T) {
 		"another network in JSON":         {rails + `, annotations: {k8s.v1.cni.cncf.io/networks: '[{"name":"rails2"}]'}`, "containers: [{name: a, image: i}]", "add rails to it"},
 		"hostNetwork":                     {rails, "hostNetwork: true, containers: [{name: a, image: i}]", "has the NICs of the node already"},
 		"drops IPC_LOCK":                  {rails, "containers: [{name: a, image: i, securityContext: {capabilities: {drop: [IPC_LOCK]}}}]", "Remove it from capabilities.drop"},
-		"a volume of our name":            {rails, "volumes: [{name: roce-cni-env, emptyDir: {}}], containers: [{name: a, image: i}]", "Duplicate value"},
+		"a volume of our name":            {rails, "volumes: [{name: roce-cni-shm, emptyDir: {medium: Memory, sizeLimit: 1Gi}}], containers: [{name: a, image: i}]", "networks=rails; init roce-cni-env; a:" + all + "; volume roce-cni-shm Memory 1Gi; volume roce-cni-env"},
+		"the network with its namespace":  {rails + ", annotations: {k8s.v1.cni.cncf.io/networks: default/rails}", "containers: [{name: a, image: i}]", strings.Replace(one, "=rails;", "=default/rails;", 1)},
+		"of another namespace":            {rails + ", annotations: {k8s.v1.cni.cncf.io/networks: other/rails}", "containers: [{name: a, image: i}]", "add rails to it"},
+		"of another namespace in JSON":    {rails + `, annotations: {k8s.v1.cni.cncf.io/networks: '[{"name":"rails","namespace":"other"}]'}`, "containers: [{name: a, image: i}]", "add rails to it"},
+		"an interface of that name":       {rails + `, annotations: {k8s.v1.cni.cncf.io/networks: '[{"name":"other","interface":"rails"}]'}`, "containers: [{name: a, image: i}]", "add rails to it"},
+		"second in JSON":                  {rails + `, annotations: {k8s.v1.cni.cncf.io/networks: '[{"name":"other","interface":"net9"}, {"name": "rails", "namespace": "default"}]'}`, "containers: [{name: a, image: i}]", strings.Replace(one, "=rails;", `=[{"name":"other","interface":"net9"}, {"name": "rails", "namespace": "default"}];`, 1)},
+		"the marker of another class":     {"labels: {roce-cni.io/rails: none}, annotations: {roce-cni.io/rails: rails=rails, k8s.v1.cni.cncf.io/networks: rails}", "containers: [{name: a, image: i}]", `has no ConfigMap "none"`},
+		"a sidecar drops IPC_LOCK":        {rails, "containers: [{name: a, image: i}, {name: b, image: i, securityContext: {capabilities: {drop: [IPC_LOCK]}}}]", "networks=rails; init roce-cni-env; a:" + all + "; b: []" + volumes},
 	} {
 		pod, err := create(t.Context(), p.metadata, p.spec)
 		switch {
@@ -166,5 +173,17 @@ func TestALabelOnAPodStandsForItsLines(t *testing.T) {
 		case err == nil && got(pod) != p.want:
 			t.Errorf("%s:\n%s\nwant\n%s", name, got(pod), p.want)
 		}
+		if err != nil {
+			continue
+		}
+		again, err := pods.Create(t.Context(), &core.Pod{ObjectMeta: meta.ObjectMeta{Name: "x", Labels: pod.Labels, Annotations: pod.Annotations}, Spec: pod.Spec},
+			meta.CreateOptions{DryRun: []string{meta.DryRunAll}})
+		if err != nil || got(again) != p.want {
+			t.Errorf("%s, made again from the pod that there is: %v, error %v", name, got(again), err)
+		}
+	}
+	pod, err := create(t.Context(), rails, "containers: [{name: a, image: i, resources: {limits: {cpu: 8, memory: 64Gi}}}]")
+	if must(t, err); pod.Status.QOSClass != core.PodQOSGuaranteed {
+		t.Errorf("a pod that was Guaranteed is %s", pod.Status.QOSClass)
 	}
 }

@@ -53,12 +53,23 @@ func (f *fillers) close() {
 }
 
 // drop deletes the record of an attachment that is gone. If the settings of the node say so,
-// the node's fillers go with the last one that needs them. The record of an attachment is
-// older than its first filler, so none that is being made is missed.
+// the node's fillers go with the last one that needs them. The attachment is gone in any case,
+// and its next DEL would not look for fillers, so an error about them is only logged.
 func (n Node) drop(ctx context.Context, rec record.Record) error {
 	if err := n.Records.Delete(rec.Attachment); err != nil || !n.RemoveFillers || !needsFillers(rec) {
 		return err
 	}
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), undoLockTime)
+	defer cancel()
+	if err := n.removeFillers(ctx); err != nil {
+		n.Log.Warn("the fillers of the GID tables stay", "error", err)
+	}
+	return nil
+}
+
+// removeFillers removes the node's fillers unless an attachment needs them. The record of an
+// attachment is older than its first filler, so none that is being made is missed.
+func (n Node) removeFillers(ctx context.Context) error {
 	release, err := n.Records.LockGIDs(ctx)
 	if err != nil {
 		return err

@@ -111,8 +111,8 @@ func remove(ctx context.Context, pod *rtnl.Conn, doomed, all []rtnl.Link) error 
 func (m child) refused(err error) error {
 	return classify(m.doing("add"), string(m.op.Name), fmt.Errorf("on %q: %w", m.op.Parent, err),
 		meaning{unix.ENODEV, cnierr.BadParent, "ip link shows whether the master was renamed or removed"},
-		meaning{unix.EBUSY, cnierr.BadParent, "a NIC has either macvlans or ipvlans: use one kind of child for all networks of the master; if the master is a port of a bridge, bond or switch, use the interface of that bridge, bond or switch as master; if it has a passthru child, delete that pod first"},
-		meaning{unix.EINVAL, cnierr.BadParent, "use an Ethernet master and an MTU of at most the master's; a passthru child must be the only child of its master"},
+		meaning{unix.EBUSY, cnierr.BadParent, "a NIC has either macvlans or ipvlans: use one kind of child for all networks of the master; if the master is a port of a bridge, bond or switch, use the interface of that bridge, bond or switch as master; if it has a passthru child, delete that pod first; fillers of its GID table are macvlans, too: ip netns del roce-gids, while no pod uses its rdma.gidIndex"},
+		meaning{unix.EINVAL, cnierr.BadParent, "use an Ethernet master and an MTU of at most the master's; a passthru child must be the only child of its master, also of fillers of its GID table: ip netns del roce-gids"},
 		meaning{unix.EOPNOTSUPP, cnierr.Unsupported, "load the driver on the node: modprobe " + m.op.Mode.Kind()},
 		meaning{unix.EEXIST, cnierr.TryAgain, "another process made a link of the same name: " + cnierr.Again},
 	)
