@@ -239,6 +239,40 @@ func TestAnUnreachableServerIsTroubleUntilItAnswers(t *testing.T) {
 	})
 }
 
+// An ADD may fail for another reason after the grant, and the pod go to another node.
+func TestASlotThatNoPodLeasesIsReleasedAfterItsGrant(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		o := open(t, func(o *fixture) {
+			all := o.store.Fault
+			o.store.Fault = func(op blocktest.Op, name string) blocktest.Fault {
+				if op != stickytest.Update { // the leases can be read
+					return blocktest.None
+				}
+				return all(op, name)
+			}
+		})
+		held := func() int {
+			t.Helper()
+			l, err := o.config().Claimer.Held(t.Context(), "compute")
+			if err != nil {
+				t.Fatal(err)
+			}
+			return len(l)
+		}
+		if a := o.ask("db-0", 0); !a.Granted() || held() != 1 {
+			t.Fatalf("got %+v, and the node holds %d", a, held())
+		}
+		o.tell(func() { o.away = true })
+		time.Sleep(2 * grant.Time)
+		o.heard(map[string]string{"sticky addresses": block.ErrUnknown.Error()}, map[string]int{"granted": 1})
+		o.tell(func() { o.away = false })
+		time.Sleep(time.Minute)
+		if o.heard(map[string]string{}, map[string]int{"granted": 1}); held() != 0 {
+			t.Errorf("the node holds %d, and no pod uses them", held())
+		}
+	})
+}
+
 // everyNetnsLives is an observation of a node on which no namespace ends.
 func everyNetnsLives() func(netns.Ref) (bool, error) {
 	return func(netns.Ref) (bool, error) { return true, nil }
