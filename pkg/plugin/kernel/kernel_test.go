@@ -79,6 +79,11 @@ func TestHintsOfCheckRestoreWhatIsMissing(t *testing.T) {
 			"link add eth9 type bridge", "link set eth9 up", "addr add 10.8.0.5/24 dev eth9", "route add default via 10.8.0.1 dev eth9",
 			"rule add lookup main priority 5",
 		},
+		"a rule in front beside others": {
+			"link add eth9 type bridge", "link set eth9 up", "addr add 10.8.0.5/24 dev eth9", "route add default via 10.8.0.1 dev eth9",
+			"rule add from 10.9.0.0/24 lookup main priority 5", "rule add from 10.7.0.0/24 lookup main priority 5", "rule add from 10.6.0.0/24 lookup main priority 5",
+		},
+		"a blackhole":       {"route add blackhole 10.7.0.0/24 table 100"},
 		"half of a rule":    {"rule del from 10.9.0.5/32 unreachable priority 32001"},
 		"a route different": {"route del default table 100"},
 	}
@@ -350,6 +355,9 @@ func TestSeveralPathsAreOneDefaultAndNoneOfOurs(t *testing.T) {
 	if err := k.Check(t.Context(), plan.Op{Kind: ours}); err == nil {
 		t.Error("check takes a route with two paths for ours")
 	}
+	wantCode(t, k.Do(t.Context(), plan.Op{Kind: ours}), cnierr.RouteTaken)
+	pod.IP("route add default via 10.9.0.3 dev net1 table 101") // and nothing else
+	ours.Table = 101
 	wantCode(t, k.Do(t.Context(), plan.Op{Kind: ours}), cnierr.RouteTaken)
 	f, err := plan.Only(k.Facts(t.Context(), conf.Request{Rails: []conf.Rail{{IfName: "net2", Parent: conf.Parent{Name: nic}}}}))
 	if err != nil {
