@@ -117,6 +117,18 @@ func TestFactsFindTheDeviceOfAParent(t *testing.T) {
 	}
 }
 
+// What a port speaks is not known without the sysfs of its namespace, if the kernel does not
+// tell it.
+func TestAPortOfWhichNothingIsKnownIsNotUsed(t *testing.T) {
+	t.Parallel()
+	d := roce(0, "rxe0", r0, "r0")
+	d.Protocol, d.in = "", Pod
+	s := (&node{exclusive: true, devices: []*hca{d}}).subsystem(t, fstest.MapFS{})
+	if err := s.Do(t.Context(), plan.InPod(plan.Port{Device: d.device()})[0]); cnierr.CodeOf(err) != cnierr.IO {
+		t.Errorf("got %v, want code %d", err, cnierr.IO)
+	}
+}
+
 // TestAnotherProtocolHasTheHintOfItsVendor: mlxconfig is for NVIDIA's NICs alone.
 func TestAnotherProtocolHasTheHintOfItsVendor(t *testing.T) {
 	t.Parallel()
