@@ -6,6 +6,7 @@ package kernel
 import (
 	"context"
 
+	"github.com/roce-cni/roce-cni/pkg/plugin/kernel/rtnl"
 	"github.com/roce-cni/roce-cni/pkg/plugin/plan"
 )
 
@@ -18,3 +19,6 @@ func (k *Kernel) CreateAside(ctx context.Context, op plan.Child) error {
 	}
 	return m.createAside(ctx, parents[0])
 }
+
+// Unused is about a link of the host. Undo asks it of VLANs, which not every kernel has.
+func (k *Kernel) Unused(ctx context.Context, l rtnl.Link) error { return k.unused(ctx, l) }

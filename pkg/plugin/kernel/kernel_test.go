@@ -17,6 +17,7 @@ import (
 	"github.com/roce-cni/roce-cni/pkg/plugin/conf"
 	"github.com/roce-cni/roce-cni/pkg/plugin/kernel"
 	"github.com/roce-cni/roce-cni/pkg/plugin/kernel/kerneltest"
+	"github.com/roce-cni/roce-cni/pkg/plugin/kernel/rtnl"
 	"github.com/roce-cni/roce-cni/pkg/plugin/plan"
 )
 
@@ -279,6 +280,24 @@ func TestAnotherLinkWithTheIndexOfTheNICIsNotTheNIC(t *testing.T) {
 	node.IP("link del " + nic)
 	node.IP(fmt.Sprintf("link add other0 index %d type bridge", was.Index))
 	wantCode(t, k.Do(t.Context(), plan.Op{Kind: op}), cnierr.BadParent)
+}
+
+// A pod has links of its own, of which one may have the index of the NIC.
+func TestALinkOnALinkOfThePodDoesNotUseTheNIC(t *testing.T) {
+	t.Parallel()
+	node, pod, k := machine(t)
+	node.IP("link add index 77 name spare type bridge")
+	pod.IP("link add index 77 name eth9 type bridge")
+	pod.IP("link add onpod link eth9 type macvlan")
+	l := rtnl.Link{Index: 77, Name: "spare"}
+	if err := k.Unused(t.Context(), l); err != nil {
+		t.Errorf("a link of the pod stands on another link: %v", err)
+	}
+	node.IP("link add onhost link spare type macvlan")
+	node.IP("link set onhost netns " + pod.Path)
+	if err := k.Unused(t.Context(), l); !errors.Is(err, kernel.ErrInUse) || !strings.Contains(err.Error(), "onhost") {
+		t.Errorf("got %v, want that onhost stands on it", err)
+	}
 }
 
 func TestLinksMayHaveDotsInTheirNames(t *testing.T) {
