@@ -4,8 +4,12 @@
 package ipam_test
 
 import (
+	"cmp"
+	"errors"
 	"fmt"
 	"net/netip"
+	"os"
+	"path/filepath"
 	"slices"
 	"testing"
 	"time"
@@ -14,6 +18,7 @@ import (
 	"github.com/roce-cni/roce-cni/pkg/base/netns"
 	"github.com/roce-cni/roce-cni/pkg/plugin/conf"
 	"github.com/roce-cni/roce-cni/pkg/plugin/ipam"
+	"github.com/roce-cni/roce-cni/pkg/plugin/ipam/kv"
 	"github.com/roce-cni/roce-cni/pkg/plugin/ipam/ledger"
 )
 
@@ -94,6 +99,35 @@ func TestAddressesThatAreSetAsideSideBySideAreNotLeased(t *testing.T) {
 				}
 			}
 		}
+	}
+}
+
+// A pod may have the address, so the search must not take it for a free one.
+func TestAnAddressThatIsSetAsideIsNotLeasedIfItsEntryIsDamaged(t *testing.T) {
+	t.Parallel()
+	n := newNode(t)
+	n.setAside(netip.MustParseAddr("10.0.0.9"), inNamespace("old"))
+	file, err := os.OpenFile(filepath.Join(n.dir, "leases.db"), os.O_RDWR, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	err = kv.Transact(file, kv.Write, func(tx *kv.Tx) error {
+		meta, err := tx.Table("meta")
+		if err != nil {
+			return err
+		}
+		for it, err := range meta.In(kv.Prefix([]byte("aside"))) {
+			if err := cmp.Or(err, meta.Put(it.Key, []byte("x"))); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got, err := n.lease(ask("next", subnet("10.0.0.9/32"))); !errors.Is(err, kv.ErrDamaged) {
+		t.Errorf("got %q, %v, want that the database is damaged", got, err)
 	}
 }
 
