@@ -115,4 +115,12 @@ func TestRecordsHaveWhatADDFoundInThisNamespace(t *testing.T) {
 	if !ok || len(got) != 1 || r.Device != "mlx5_0" || *r.Place != 3 {
 		t.Errorf("got %+v, want net2 on mlx5_0 at 3", got)
 	}
+	// A look enters the pods only if the host does not see all that they have on its NICs.
+	all := []string{"172.16.0.5", "172.17.0.5", "172.16.0.6"}
+	for i := range len(all) + 1 {
+		host := []Port{portOf("mlx5_0", "ens1", all[:i]...), portOf("mlx5_1", "ens2")}
+		if n.lacksEntries(host) != (i < len(all)) {
+			t.Errorf("the host sees %d of %d entries: it lacks some: %v", i, len(all), n.lacksEntries(host))
+		}
+	}
 }
