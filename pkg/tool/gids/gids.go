@@ -135,8 +135,9 @@ func (h Hints) recorded(a Addr) Recorded {
 	return out[0]
 }
 
-// Find returns the rails of a namespace, in the order of addrs. It returns one rail
-// for each interface with an address that has a RoCE v2 entry. If possible, all rails
+// Find returns the rails of a namespace, in the order of their interfaces' names: net2 before
+// net10. The kernel lists interfaces in an order that depends on their indexes. It returns one
+// rail for each interface with an address that has a RoCE v2 entry. If possible, all rails
 // have addresses of one family. If both families are possible, it is IPv4. Link-local
 // addresses make no rail.
 //
@@ -174,6 +175,7 @@ func Find(ports []Port, addrs []Addr, h Hints) ([]Rail, error) {
 	if len(v4) < len(links) && len(v6) == len(links) {
 		first, second = v6, v4
 	}
+	slices.SortFunc(links, func(a, b conf.LinkName) int { return parent.Natural(string(a), string(b)) })
 	out := make([]Rail, 0, len(links))
 	for _, l := range links {
 		r, ok := first[l]

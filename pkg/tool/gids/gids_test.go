@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"net/netip"
+	"slices"
 	"strings"
 	"testing"
 
@@ -223,6 +224,17 @@ func TestAnAddressOnTwoNICsIsNotGuessed(t *testing.T) {
 	const note = "172.16.0.5 has entries in mlx5_0:1, mlx5_1:1: mlx5_1:1, because it has all addresses of net1: another interface on this node has the address too"
 	if got := strings.Join(rails[0].Notes, "\n"); got != note {
 		t.Errorf("it says %q, want %q", got, note)
+	}
+}
+
+// TestRailsAreInTheOrderOfTheirNames has addresses as the kernel lists them when the index of
+// net2 is 256: interfaces are in a table of 256 places.
+func TestRailsAreInTheOrderOfTheirNames(t *testing.T) {
+	t.Parallel()
+	ports := []Port{portOf("mlx5_0", "", "172.16.0.5"), portOf("mlx5_1", "", "172.17.0.5"), portOf("mlx5_9", "", "172.25.0.5")}
+	rails, err := Find(ports, slices.Concat(on("net2", "172.17.0.5"), on("net10", "172.25.0.5"), on("net1", "172.16.0.5")), Hints{})
+	if err != nil || len(rails) != 3 || rails[0].Link != "net1" || rails[1].Link != "net2" || rails[2].Link != "net10" {
+		t.Errorf("got %v, %v", rails, err)
 	}
 }
 
