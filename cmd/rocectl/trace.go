@@ -67,6 +67,10 @@ func writeCalls(w io.Writer, all []calls.Call, steps bool) error {
 		}
 		t.Row(c.At.Format(time.DateTime), c.Verb, cmp.Or(c.Pod, string(c.ContainerID)), c.IfName, c.Network, milliseconds(c.Took), result)
 	}
+	if len(all) == 0 {
+		fmt.Fprintln(w, "# no call is kept")
+		return nil
+	}
 	if err := t.Print(); err != nil || !steps {
 		return err
 	}
