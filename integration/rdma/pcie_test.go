@@ -57,10 +57,11 @@ func TestPCIeRailsShowHowFarTheGPUIs(t *testing.T) {
 // TestPCIeWhatIsGeneratedIsPlanned has no address on the NICs, so --subnet is needed.
 func TestPCIeWhatIsGeneratedIsPlanned(t *testing.T) {
 	n := newPCIeNode(t)
+	rocectl := filepath.Join(*programs, "rocectl") // generate reads no state folder
 	generate := []string{"generate", "--subnet", "172.{rail+16}.0.0/16", "--gateway", "172.{rail+16}.0.1"}
-	text := n.rocectl(generate...)
+	text := run(t, rocectl, generate...)
 	contains(t, text, "\n# rail 4: r4, 0000:81:00.0, 1af4:1041, virtio_net\n", `"count": 5,`)
-	if again := n.rocectl(generate...); again != text {
+	if again := run(t, rocectl, generate...); again != text {
 		t.Errorf("a second time (-first +second)\n%s", cmp.Diff(text, again))
 	}
 	file := filepath.Join(t.TempDir(), "rails.yaml")
