@@ -101,7 +101,7 @@ func (f *generateFlags) documents(cmd *cobra.Command) ([]generate.Document, erro
 	case f.from != "":
 		return convert(cmd, f.from)
 	case f.all:
-		nodes, unreported, err := f.cluster.Reports(cmd.Context())
+		nodes, unreported, err := f.cluster.Reports(cmd.Context(), cmd.ErrOrStderr())
 		if err != nil {
 			return nil, err
 		}

@@ -22,12 +22,11 @@ func traceCommand(node *nodeFlags) *cobra.Command {
 	var asJSON bool
 	var last int
 	cmd := &cobra.Command{
-		Use:   "trace [POD]",
+		Use:   "trace",
 		Short: "Show the last ADDs and DELs of this node: how long each took, and how it ended",
 		Long: `Show the last ADDs and DELs of this node: how long each took, and how it ended. POD is the
 name of a pod, with or without its namespace, or the ID of its container. For a pod the
 steps of each ADD are shown too. The node keeps about 2,000 calls, until it boots.`,
-		Args:    cobra.MaximumNArgs(1),
 		PreRunE: node.mustExist,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			dir, err := node.dir()
@@ -48,6 +47,7 @@ steps of each ADD are shown too. The node keeps about 2,000 calls, until it boot
 			return writeCalls(cmd.OutOrStdout(), all, len(args) > 0)
 		},
 	}
+	takesPod(cmd)
 	cmd.Flags().BoolVar(&asJSON, "json", false, "print the calls as JSON")
 	cmd.Flags().IntVar(&last, "last", 50, "how `MANY` calls to show at most")
 	return cmd

@@ -67,10 +67,17 @@ func TestTheQuickStart(t *testing.T) {
 	r.images(t)
 	r.boot(t)
 	began := time.Now()
-	r.edit(t)
-	first, last := quickStart(t)
-	shell(t, r.repository, first)
-	out := r.result(t, last)
+	r.copy(t)
+	commands := quickStart(t)
+	wait := len(commands) - 1
+	for _, c := range commands[:wait] {
+		t.Log(c)
+		shell(t, r.repository, commands[0]+"\n"+c)
+		if strings.Contains(c, "rails.yaml") && strings.Contains(c, "generate") {
+			r.edit(t)
+		}
+	}
+	out := r.result(t, commands[wait])
 	t.Logf("the quick start took %v:\n%s", time.Since(began).Round(time.Second), out)
 	if got := len(bandwidth.FindAllString(out, -1)); got != rails {
 		t.Errorf("the output has the bandwidth of %d rails, want %d", got, rails)
@@ -189,46 +196,53 @@ func (r *road) boot(t *testing.T) {
 	t.Logf("the nodes are ready after %v", time.Since(began).Round(time.Second))
 }
 
-// quickStart returns the commands of README.md, with the registry in the first. The
-// last waits for the result and prints it.
-func quickStart(t *testing.T) (first, last string) {
+// quickStart returns the commands of README.md, with the registry in the first, which sets
+// the image. The last waits for the result and prints it.
+func quickStart(t *testing.T) []string {
 	t.Helper()
 	text, err := os.ReadFile(filepath.Join(repository, "README.md"))
 	must(t, err)
 	_, after, found := strings.Cut(string(text), "\n## Quick start\n")
 	_, after, _ = strings.Cut(after, "```bash\n")
-	commands, _, ended := strings.Cut(after, "```")
-	if lines := strings.Count(commands, "\n"); !found || !ended || lines > 5 {
-		t.Fatalf("README.md has no quick start of at most five commands:\n%s", commands)
+	block, _, ended := strings.Cut(after, "```")
+	commands := strings.Split(strings.TrimSpace(strings.Replace(block, "registry.example.org", registry, 1)), "\n")
+	if !found || !ended || len(commands) > 6 || !strings.HasPrefix(commands[0], "export IMAGE=") {
+		t.Fatalf("README.md has no quick start of an image and at most five commands:\n%s", block)
 	}
-	commands = strings.TrimSpace(strings.Replace(commands, "registry.example.org", registry, 1))
-	end := strings.LastIndex(commands, "\n")
-	return commands[:end], commands[end+1:]
+	return commands
 }
 
-// edits are what a reader does before pasting: the number of NICs, and NICs that are
-// not ConnectX. The subnets of the example are those of the machines.
-var edits = map[string]string{
-	"samples/railpool.yaml":          `s/count: 8/count: 2/`,
-	"samples/network.yaml":           `s/"count": 8/"count": 2/; s/"vendors": \["15b3"\]/"ifNames": ["r0", "r1"]/`,
-	"rdma/device-plugin/config.yaml": `s/"vendors": \["15b3"\]/"ifNames": ["r0", "r1"]/`,
-}
-
-// edit makes a copy of the repository, with the edits.
-func (r *road) edit(t *testing.T) {
+// copy makes a copy of the repository.
+func (r *road) copy(t *testing.T) {
 	t.Helper()
 	r.repository = filepath.Join(t.TempDir(), "roce-cni")
 	must(t, os.Mkdir(r.repository, 0o755))
 	shell(t, repository, "git ls-files -co --exclude-standard -z | tar --create --null --files-from=- --ignore-failed-read | tar --extract --directory "+r.repository)
-	for file, edit := range edits {
-		path := filepath.Join(r.repository, "conf-examples/deploy", file)
-		before, err := os.ReadFile(path)
-		must(t, err)
-		run(t, "sed", "-i", edit, path)
-		if after, err := os.ReadFile(path); err != nil || bytes.Equal(before, after) {
-			t.Fatalf("%s is not what this test changes: %v", file, err)
+}
+
+// edits are what a reader of rails.yaml changes here: all NICs of these machines are of one
+// type, and the nodes have the first addresses of the subnets.
+var edits = []struct{ from, to string }{
+	{`"match": \{[^}]*\}`, `"match": {"ifNames": ["r0", "r1"]}`},
+	{`"selectors": \{[^}]*\}`, `"selectors": {"ifNames": ["r0", "r1"]}`},
+	{`( +)(- )?(subnet: 10\.\{rail\+1\}\.0\.0/16)`, "$1$2$3\n${1}  ranges: [\"10.{rail+1}.64.0/18\"]"},
+}
+
+// edit changes what generate has written.
+func (r *road) edit(t *testing.T) {
+	t.Helper()
+	path := filepath.Join(r.repository, "rails.yaml")
+	text, err := os.ReadFile(path)
+	must(t, err)
+	t.Logf("rails.yaml:\n%s", text)
+	for _, e := range edits {
+		from := regexp.MustCompile(e.from)
+		if !from.Match(text) {
+			t.Fatalf("rails.yaml has no %s", e.from)
 		}
+		text = from.ReplaceAll(text, []byte(e.to))
 	}
+	must(t, os.WriteFile(path, text, 0o600))
 }
 
 // result runs a command that waits and prints, and returns what it prints. It is run
@@ -270,8 +284,7 @@ func (r *road) look(t *testing.T) {
 func (r *road) forget(t *testing.T, what, edit, want string) {
 	t.Helper()
 	const file = "conf-examples/deploy/rdma/perftest.yaml"
-	first, _ := quickStart(t)
-	image := regexp.MustCompile(`(?m)^export IMAGE=(.*)$`).FindStringSubmatch(first)[1]
+	image := strings.TrimPrefix(quickStart(t)[0], "export IMAGE=")
 	shell(t, r.repository, "kubectl delete --wait --timeout=10m -f "+file)
 	shell(t, r.repository, fmt.Sprintf("sed 's|registry.example.org/roce-cni:devel|%s|; %s' %s | kubectl apply -f -", image, strings.ReplaceAll(edit, "'", `'\''`), file))
 	out := r.result(t, "kubectl wait --for=condition=failed --timeout=15m job/perftest-client && kubectl logs job/perftest-client")

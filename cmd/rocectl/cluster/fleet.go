@@ -10,8 +10,10 @@ import (
 	"io"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/roce-cni/roce-cni/cmd/internal/cli"
+	"github.com/roce-cni/roce-cni/cmd/internal/plugin"
 	"github.com/roce-cni/roce-cni/pkg/cluster/fleet"
 	"github.com/roce-cni/roce-cni/pkg/cluster/kube"
 	"github.com/roce-cni/roce-cni/pkg/tool/nic"
@@ -44,11 +46,23 @@ func (f Fleet) Show(ctx context.Context, w io.Writer) error {
 	return f.write(w, all)
 }
 
+// reportTime is how long Reports waits for nodes.
+const reportTime = 20 * time.Second
+
 // Reports returns what nodes have reported, by name, and the names of nodes without a
-// report. It sends two requests, and repeats them for some seconds if the server is busy.
-func (f Fleet) Reports(ctx context.Context) (nodes []fleet.Node, unreported []string, err error) {
-	all, err := f.read(ctx)
-	return all.Nodes, all.Unreported, err
+// report. It waits some seconds for the reports of agents that have just started, and says so
+// to w: a node without an agent has none. It repeats requests if the server is busy.
+func (f Fleet) Reports(ctx context.Context, w io.Writer) (nodes []fleet.Node, unreported []string, err error) {
+	for ends := time.Now().Add(reportTime); ; {
+		all, err := f.read(ctx)
+		if err != nil || len(all.Unreported) == 0 || time.Now().After(ends) {
+			return all.Nodes, all.Unreported, err
+		}
+		fmt.Fprintf(w, "# waiting for the reports of %d nodes\n", len(all.Unreported))
+		if err := plugin.Wait(ctx, reportTime/4); err != nil {
+			return nil, nil, err
+		}
+	}
 }
 
 func (f Fleet) read(ctx context.Context) (reports, error) {

@@ -25,6 +25,9 @@ const (
 	// reportAgain is how often a report is sent that has not changed. The API server then
 	// writes nothing, unless the report was deleted.
 	reportAgain = time.Hour
+	// secondLook is how soon the second look comes, so that a node reports some seconds after
+	// its agent starts.
+	secondLook = 5 * time.Second
 	// reportRetry is the longest wait after an error.
 	reportRetry = 5 * time.Minute
 	// listenEvery is how often the agent listens for switches, and listenFor for how long:
@@ -68,7 +71,7 @@ func (r *reporter) run(ctx context.Context) {
 	sent := &once{log: r.log, what: "the rails of the node cannot be reported, which only kubectl roce rails needs"}
 	looked := &once{log: r.log, what: "the NICs of the node cannot be listed"}
 	var last *fleet.Report
-	for {
+	for pause := min(secondLook, r.every); ; pause = r.every {
 		ports, err := r.ports(ctx)
 		looked.note(err)
 		if err == nil {
@@ -81,7 +84,7 @@ func (r *reporter) run(ctx context.Context) {
 			}
 			last = &now
 		}
-		if r.wait(ctx, r.every) != nil {
+		if r.wait(ctx, pause) != nil {
 			return
 		}
 	}

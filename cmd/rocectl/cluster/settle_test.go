@@ -44,7 +44,7 @@ func TestCRDsThatWereJustAppliedAreAwaited(t *testing.T) {
 		_, _ = io.WriteString(w, `{"kind": "List", "apiVersion": "v1", "metadata": {}, "items": []}`)
 	}))
 	t.Cleanup(server.Close)
-	if _, _, err := (Fleet{Kubectl: Kubectl{Kubeconfig: kubeconfigOf(t, server.URL)}}).Reports(t.Context()); err != nil {
+	if _, _, err := (Fleet{Kubectl: Kubectl{Kubeconfig: kubeconfigOf(t, server.URL)}}).Reports(t.Context(), io.Discard); err != nil {
 		t.Errorf("after %d requests: %v", asked.Load(), err)
 	}
 }
@@ -62,7 +62,7 @@ func TestCRDsThatAreNotEstablishedAreNamed(t *testing.T) {
 	} {
 		server := httptest.NewServer(answer)
 		t.Cleanup(server.Close)
-		_, _, err := Fleet{Kubectl: Kubectl{Kubeconfig: kubeconfigOf(t, server.URL)}}.Reports(t.Context())
+		_, _, err := Fleet{Kubectl: Kubectl{Kubeconfig: kubeconfigOf(t, server.URL)}}.Reports(t.Context(), io.Discard)
 		var e *cnierr.Error
 		if !errors.As(err, &e) || !strings.Contains(e.Hint, "kubectl wait --for=condition=Established crd/railnodes.roce-cni.io") {
 			t.Errorf("%s: got %v with the hint %q", name, err, e.Hint)

@@ -12,8 +12,9 @@ import (
 	"testing"
 )
 
-// maxCommands is what a reader pastes until the first byte.
-const maxCommands = 5
+// maxCommands is what a reader pastes until the first byte: the name of the image, and
+// five commands.
+const maxCommands = 6
 
 // TestTheQuickStartCanBePasted reads the commands of README's quick start: they are
 // few, and name files, make targets and an image that exist.
