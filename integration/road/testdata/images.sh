@@ -23,7 +23,7 @@ shell() {
 
 # image DIR NAME COMMAND: pushes what is in the folder.
 image() {
-	printf 'FROM scratch\nCOPY . /\nENV PATH=/bin:/usr/bin\nENTRYPOINT %s\n' "$3" >"$work/Dockerfile"
+	printf 'FROM scratch\nCOPY . /\nENV PATH=/usr/local/bin:/bin:/usr/bin\nENTRYPOINT %s\n' "$3" >"$work/Dockerfile"
 	buildah build --quiet --network none --file "$work/Dockerfile" --tag "$registry/$2" "$work/$1" >&2
 	buildah push --quiet "$registry/$2"
 }
