@@ -41,6 +41,11 @@ func counter(name, help string, labels ...string) *prometheus.CounterVec {
 	return prometheus.NewCounterVec(prometheus.CounterOpts{Name: "roce_cni_" + name, Help: help}, labels)
 }
 
+// desc returns the description of a gauge.
+func desc(name, help string, labels ...string) *prometheus.Desc {
+	return prometheus.NewDesc("roce_cni_"+name, help, labels, nil)
+}
+
 // begins starts the counters of alerts at zero. An alert does not see a counter grow
 // if its first value is 1.
 func begins(c *prometheus.CounterVec, pool string) { c.WithLabelValues(pool).Add(0) }
@@ -58,9 +63,6 @@ type gauges struct {
 }
 
 func newGauges(a *Agent) *gauges {
-	desc := func(name, help string, labels ...string) *prometheus.Desc {
-		return prometheus.NewDesc("roce_cni_"+name, help, labels, nil)
-	}
 	return &gauges{
 		agent:       a,
 		size:        desc("block_size", "Host indexes of a block of this node that pods may have.", "pool", "block"),

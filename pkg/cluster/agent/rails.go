@@ -24,9 +24,6 @@ type railGauges struct {
 }
 
 func newRailGauges(rails func() []Rail) railGauges {
-	desc := func(name, help string, labels ...string) *prometheus.Desc {
-		return prometheus.NewDesc("roce_cni_"+name, help, labels, nil)
-	}
 	return railGauges{
 		rails: rails,
 		up:    desc("rail_up", "Whether the RDMA port of a rail is active. 1 while a pod has the device.", "rail", "netdev", "device"),
