@@ -63,8 +63,8 @@ func samePort(a, b plan.RDMADevice) bool { return a.Index == b.Index && a.Port =
 
 // Clear takes the addresses of all pods, and the fillers of the node, off a port that was made
 // again. Each pod may sit at the index of another one, so only then Repair can give each its
-// own. What used the
-// indexes ended with the device. Errors: RDMAHeld if programs use the device again.
+// own. What used the indexes ended with the device. Errors: RDMAHeld if programs use the
+// device again.
 func (n Node) Clear(ctx context.Context, r Remade) error {
 	const action = "set GID indexes again on"
 	host := n.Machine.RDMA("", nil)

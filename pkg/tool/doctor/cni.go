@@ -230,7 +230,7 @@ func (n Node) devicePlugin(_ context.Context) []report.Finding {
 
 func offered(resource string, devices int) report.Finding {
 	if devices > 0 {
-		return ok("%s", count(devices, "device"))
+		return ok("%s", report.Count(devices, "device"))
 	}
 	fix := "kubectl get pods -A -o wide  # is the device plugin on this node? Its log says which devices it leaves out"
 	if strings.Contains(resource, "rdma") {
@@ -366,7 +366,7 @@ func (n Node) agentHealth(ctx context.Context) []report.Finding {
 	health, err := n.health(ctx)
 	switch {
 	case err == nil && health == "":
-		return []report.Finding{ok("healthy, %s on this node", count(len(pools), "pool"))}
+		return []report.Finding{ok("healthy, %s on this node", report.Count(len(pools), "pool"))}
 	case err == nil:
 		return []report.Finding{problem("it says: "+health, "kubectl -n roce-cni logs daemonset/roce-cni-agent --tail 20  # of the pod on this node")}
 	case len(pools) == 0:
@@ -374,7 +374,7 @@ func (n Node) agentHealth(ctx context.Context) []report.Finding {
 	case ctx.Err() != nil:
 		return []report.Finding{cannotTell("it did not answer in time", "more time")}
 	}
-	return []report.Finding{problem(fmt.Sprintf("the node has %s, and it does not answer: %v", count(len(pools), "pool"), err),
+	return []report.Finding{problem(fmt.Sprintf("the node has %s, and it does not answer: %v", report.Count(len(pools), "pool"), err),
 		"kubectl -n roce-cni get pods -o wide  # is there an agent on this node? kubectl apply -k conf-examples/deploy makes it")}
 }
 

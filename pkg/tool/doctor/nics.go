@@ -199,7 +199,7 @@ func (n Node) bridges(device string) report.Finding {
 		}
 	}
 	if len(redirecting) == 0 {
-		return ok("%s above it, none redirects", count(len(above), "bridge"))
+		return ok("%s above it, none redirects", report.Count(len(above), "bridge"))
 	}
 	var fix []string
 	for _, bridge := range redirecting {

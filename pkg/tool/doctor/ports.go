@@ -168,12 +168,12 @@ func fill(sys fs.FS, p nic.Port, hidden bool) report.Finding {
 	}
 	switch {
 	case free*10 < size:
-		return problem(fmt.Sprintf("%s, room for %s with one IPv4 address", found, count(free/each, "more pod")),
+		return problem(fmt.Sprintf("%s, room for %s with one IPv4 address", found, report.Count(free/each, "more pod")),
 			"rocectl gids  # shows the owners; remove addresses from the NIC that nothing needs, or let fewer pods run on the node; ip netns del roce-gids frees the entries of fillers")
 	case hidden:
 		return cannotTell(found+" as far as this namespace sees: OFED hides the entries of pods", "rocectl gids, which merges what the host and each pod on record see")
 	}
-	return ok("%s, room for %s with one IPv4 address", found, count(free/each, "more pod"))
+	return ok("%s, room for %s with one IPv4 address", found, report.Count(free/each, "more pod"))
 }
 
 // eswitchMode asks whether the NICs of RoCE ports are in legacy mode. In switchdev mode

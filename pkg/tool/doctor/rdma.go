@@ -6,7 +6,6 @@ package doctor
 import (
 	"context"
 	"errors"
-	"fmt"
 	"io/fs"
 	"path"
 	"slices"
@@ -118,15 +117,7 @@ func (n Node) rdmaDevices(ctx context.Context) []report.Finding {
 	for _, d := range s.Devices {
 		names = append(names, d.Name)
 	}
-	return []report.Finding{ok("%s: %s", count(len(names), "device"), strings.Join(names, ", "))}
-}
-
-// count returns a number with its noun.
-func count(n int, noun string) string {
-	if n == 1 {
-		return "1 " + noun
-	}
-	return fmt.Sprintf("%d %ss", n, noun)
+	return []report.Finding{ok("%s: %s", report.Count(len(names), "device"), strings.Join(names, ", "))}
 }
 
 func (n Node) rdmaMode(ctx context.Context) []report.Finding {

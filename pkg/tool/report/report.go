@@ -134,11 +134,15 @@ func Summarize(others int, answers []Answer) string {
 	for _, a := range answers {
 		n[a.Verdict]++
 	}
-	problems := "problems"
-	if n[Problem] == 1 {
-		problems = "problem"
+	return fmt.Sprintf("%d ok, %s, %d cannot tell", n[OK], Count(n[Problem], "problem"), n[CannotTell])
+}
+
+// Count returns a number with its noun, which takes an s in the plural.
+func Count(n int, noun string) string {
+	if n != 1 {
+		noun += "s"
 	}
-	return fmt.Sprintf("%d ok, %d %s, %d cannot tell", n[OK], n[Problem], problems, n[CannotTell])
+	return fmt.Sprintf("%d %s", n, noun)
 }
 
 // RunProgram runs a program and returns what it prints, also with an error. It refuses a

@@ -141,8 +141,13 @@ func (t *tally) count(is func(spot) bool) (n int) {
 func (t *tally) size(m mark) int {
 	switch {
 	case m.with > 0:
-		g := t.grids[plane{m.Check, m.rail}]
-		return len(g.tests) - len(slices.DeleteFunc(slices.Clone(g.tests), func(n int) bool { return n > 0 }))
+		tested := 0
+		for _, n := range t.grids[plane{m.Check, m.rail}].tests {
+			if n > 0 {
+				tested++
+			}
+		}
+		return tested
 	case m.gateway != "":
 		return t.asked[m.column()]
 	case m.rail < 0:
@@ -337,7 +342,7 @@ func general(found, pod, other string) string {
 	found, _, _ = strings.Cut(found, " passes from ")
 	found = strings.ReplaceAll(found, " from "+other+" to "+pod, " to "+pod)
 	found = strings.ReplaceAll(found, " from "+pod+" to "+other, " from "+pod)
-	if rest, is := strings.CutPrefix(found, "no frame passes between "); is && rest != "" {
+	if strings.HasPrefix(found, "no frame passes between ") {
 		return "no frame passes in either direction"
 	}
 	return found

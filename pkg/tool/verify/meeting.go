@@ -33,9 +33,8 @@ type Seat struct {
 
 // All tests each pod alone, and each pair of pods, round by round. With first, only the
 // pairs with the first pod. progress hears of each round, and of round 0, in which each pod is
-// alone. A member that is absent,
-// that does not answer any more, or that three others cannot reach gives one answer, and is in
-// no test after that.
+// alone. A member that is absent, that does not answer any more, or that three others cannot
+// reach gives one answer, and is in no test after that.
 func All(ctx context.Context, seats []Seat, tests Tests, first bool, progress func(round, of int)) Report {
 	began := time.Now()
 	var pods []string

@@ -42,21 +42,14 @@ func (r Report) Verdict() string {
 			}
 		}
 	}
-	tested := fmt.Sprintf("%s of %s", number(rails, "rail"), number(len(r.Pods), "pod"))
+	tested := fmt.Sprintf("%s of %s", report.Count(rails, "rail"), report.Count(len(r.Pods), "pod"))
 	switch untold := len(r.Untold()); {
 	case len(r.Faults) > 0:
-		return fmt.Sprintf("%s on %d of %s", number(len(r.Faults), "fault"), bad, tested)
+		return fmt.Sprintf("%s on %d of %s", report.Count(len(r.Faults), "fault"), bad, tested)
 	case untold > 0:
-		return fmt.Sprintf("no fault on %s, and %s without an answer", tested, number(untold, "question"))
+		return fmt.Sprintf("no fault on %s, and %s without an answer", tested, report.Count(untold, "question"))
 	}
 	return "no fault on " + tested
-}
-
-func number(n int, of string) string {
-	if n != 1 {
-		of += "s"
-	}
-	return fmt.Sprintf("%d %s", n, of)
 }
 
 // Untold returns what the tests could not tell, once for all pods with the same reason.
@@ -191,7 +184,7 @@ func (r Report) WritePage(w io.Writer) error {
 	for _, a := range r.Answers {
 		of[a.Verdict] = append(of[a.Verdict], a)
 	}
-	t, err := template.New("page").Funcs(template.FuncMap{"letter": letter, "number": number, "colour": r.colour}).Parse(page)
+	t, err := template.New("page").Funcs(template.FuncMap{"letter": letter, "number": report.Count, "colour": r.colour}).Parse(page)
 	if err != nil {
 		return err
 	}
