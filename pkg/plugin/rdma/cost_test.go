@@ -4,11 +4,14 @@
 package rdma
 
 import (
+	"context"
 	"fmt"
 	"maps"
 	"net/netip"
 	"testing"
 	"testing/fstest"
+	"testing/synctest"
+	"time"
 
 	"github.com/roce-cni/roce-cni/pkg/plugin/conf"
 	"github.com/roce-cni/roce-cni/pkg/plugin/plan"
@@ -67,8 +70,8 @@ func TestDiscoveryCostsTheSameOnAnyNode(t *testing.T) {
 }
 
 // TestGIDLookupReadsOnlyEntriesThatAreOlder asserts that the lookup reads no place behind
-// ours, and the look before it only some more: the cost is that of the entries that were
-// there before us.
+// ours, and a look at which ours is not there only some more: the cost is that of the
+// entries that were there before us.
 func TestGIDLookupReadsOnlyEntriesThatAreOlder(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct{ size, used, place int }{{256, 200, 3}, {256, 200, 101}, {256, 256, 255}, {16, 16, 3}, {1024, 4, 3}} {
@@ -85,6 +88,15 @@ func TestGIDLookupReadsOnlyEntriesThatAreOlder(t *testing.T) {
 		if err := s.LookBefore(plan.OnHost(op), setting("net1", addr)); err != nil || reads > min(c.used+gidtable.UnusedRun, c.size)+2 {
 			t.Errorf("%+v: %v in %d reads before the address is set", c, err, reads)
 		}
+		reads = 0
+		synctest.Test(t, func(t *testing.T) {
+			ended, cancel := context.WithCancel(t.Context())
+			cancel() // after one look
+			r := plan.AlignRail{Link: "net1", Device: op.Device, Wait: time.Hour}
+			if _, err := s.Place(ended, r, addrs(addr), nil); err == nil || reads > min(c.used+gidtable.UnusedRun, c.size)+2 {
+				t.Errorf("%+v: %v in %d reads while the entries are missing", c, err, reads)
+			}
+		})
 		maps.Copy(sys, after)
 		reads = 0
 		if err := s.Do(t.Context(), plan.Op{Place: plan.Host, Kind: op}); err != nil || s.Located()[netip.MustParseAddr(addr)] != c.place {

@@ -81,12 +81,17 @@ func (g gid) warn(before gidtable.Before) {
 	}
 }
 
-// others returns where the table has entries of other interfaces for addresses that are not
+// others returns where a table has entries of other interfaces for addresses that are not
 // in found, for a sentence.
-func (g gid) others(found map[netip.Addr]int) string {
+func (g gid) others(table []Entry, found map[netip.Addr]int) string {
 	var out []string
 	for _, t := range g.op.Targets {
-		places := g.before[t.Link].Others(t.Addr)
+		var places []int
+		for _, e := range table {
+			if e.GID == t.Addr && g.of(t.Link).Had(e) {
+				places = append(places, e.Index)
+			}
+		}
 		if _, have := found[t.Addr]; !have && len(places) > 0 {
 			out = append(out, gidtable.Numbers(places))
 		}
@@ -173,9 +178,9 @@ func (g gid) timeout(found map[netip.Addr]int) error {
 	switch {
 	case len(entries) >= size:
 		return cnierr.New(cnierr.NoGID, waiting, g.missing(found), fewerPods, "the GID table of %s is full: %s; %s", name, fill, g.room(entries, size))
-	case g.others(found) != "":
+	case g.others(entries, found) != "":
 		return cnierr.New(cnierr.NoGID, waiting, g.missing(found), foreignEntry,
-			"%s made no new RoCE v2 entry for it within %s: another interface on this NIC had the address before, at the index %s", name, g.op.Wait, g.others(found))
+			"%s made no new RoCE v2 entry for it within %s: another interface on this NIC had the address before, at the index %s", name, g.op.Wait, g.others(entries, found))
 	case hidden:
 		return cnierr.New(cnierr.NoGID, waiting, g.missing(found),
 			"if "+TableFull+" shows that the table is full, "+fewerPods+"; otherwise "+slow,

@@ -115,11 +115,17 @@ func (i Interface) certain() bool { return i.Alone || i.Before.others != nil }
 
 // was says whether an entry was there before the address was set, or counts as such.
 func (i Interface) was(place int, gid netip.Addr) bool {
-	return i.Before.others != nil && place >= i.Before.read || slices.Contains(i.Before.others[gid], place)
+	return i.behind(place) || slices.Contains(i.Before.others[gid], place)
 }
 
+// behind says whether Look did not read an index, so that no entry there counts as new.
+func (i Interface) behind(place int) bool { return i.Before.others != nil && place >= i.Before.read }
+
 // Has says whether an entry is that of the interface, as far as that is known.
-func (i Interface) Has(e Entry) bool { return e.Netdev == i.Name && !i.was(e.Index, e.GID) }
+func (i Interface) Has(e Entry) bool { return e.Netdev == i.Name && !i.Had(e) }
+
+// Had says whether an entry was there before the address was set, or counts as such.
+func (i Interface) Had(e Entry) bool { return i.was(e.Index, e.GID) }
 
 // SeveralError says that several entries of an address may be that of an interface.
 type SeveralError struct {
@@ -192,7 +198,7 @@ func (t Table) find(of Interface, want, gone []netip.Addr) (found map[netip.Addr
 		if len(want) == 0 {
 			return !stale && !unused.over(place, gid)
 		}
-		return !stale && len(found) < len(want)
+		return !stale && len(found) < len(want) && !of.behind(place+1)
 	})
 	for a, places := range perhaps {
 		if _, have := found[a]; have {
