@@ -45,18 +45,21 @@ func (n *nodeFlags) flag(commands ...*cobra.Command) []*cobra.Command {
 	return commands
 }
 
-// dir returns the state folder: the one that the user names, or that of the settings of
-// the node. Other faults of the settings do not hide the folder. The error is that of
-// settings.Load.
-func (n *nodeFlags) dir() (string, error) {
-	if n.stateDir != "" {
-		return n.stateDir, nil
-	}
+// settings returns the settings of the node, with the state folder that the user names.
+// Other faults of the settings do not hide the folder. The error is that of settings.Load.
+func (n *nodeFlags) settings() (settings.Node, error) {
 	s, err := settings.Load(settingsFile)
+	s.StateDir = cmp.Or(n.stateDir, s.StateDir)
 	if s.StateDir == "" {
-		return "", err
+		return s, err
 	}
-	return s.StateDir, nil
+	return s, nil
+}
+
+// dir returns the state folder.
+func (n *nodeFlags) dir() (string, error) {
+	s, err := n.settings()
+	return s.StateDir, err
 }
 
 // mustExist refuses a state folder that the user names and that is missing: with a
@@ -108,15 +111,19 @@ func (n *nodeFlags) files() (nodefile.Store, error) {
 
 // open returns the node for the verbs that need only records. Warnings go to w.
 func (n *nodeFlags) open(w io.Writer) (attach.Node, error) {
-	book, err := n.book()
+	s, err := n.settings()
+	if err != nil {
+		return attach.Node{}, err
+	}
+	book, err := bookAt(s.StateDir)
 	if err != nil {
 		return attach.Node{}, err
 	}
 	records, err := n.records()
 	log := slog.New(slog.NewTextHandler(w, nil))
 	return attach.Node{
-		Machine:   thisnode.Machine{Records: records, Name: netnsName, Log: log},
-		Fillers:   plan.FillerNetns,
+		Machine: thisnode.Machine{Records: records, Name: netnsName, Log: log},
+		Fillers: plan.FillerNetns, RemoveFillers: s.RemoveFillers,
 		Addresses: lease.Allocator{Book: book, Program: conf.PluginType},
 		Now:       plugin.BootTime,
 		Records:   records,

@@ -204,7 +204,7 @@ type podView struct {
 // to host.
 func (n Node) views(ctx context.Context, host []Port) ([]podView, error) {
 	hidden := n.lacksEntries(host)
-	if hidden {
+	if hidden || !slices.ContainsFunc(host, Port.hasFillers) {
 		if err := n.lookAtFillers(host); err != nil {
 			return nil, err
 		}
@@ -306,6 +306,10 @@ func (n Node) lookAtFillers(host []Port) error {
 		}
 	}
 	return nil
+}
+
+func (p Port) hasFillers() bool {
+	return slices.ContainsFunc(p.Entries, func(e rdma.Entry) bool { return plan.FillerRange.Contains(e.GID) })
 }
 
 // add adds the entries of a port of the namespace of that a reader sees.
