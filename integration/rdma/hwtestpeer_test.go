@@ -66,12 +66,13 @@ exec ` + path + ` "$@"
 	t.Setenv("PATH", dir+":"+os.Getenv("PATH"))
 }
 
-// TestTransferHWTestBetweenPodsOfOneNode has the step pod-rdma, on two rails.
+// TestTransferHWTestBetweenPodsOfOneNode has the step pod-rdma, on two rails, and those that need
+// a transfer.
 func TestTransferHWTestBetweenPodsOfOneNode(t *testing.T) {
 	n := newNode(t, "shared")
 	known(t)
 	r := n.hwtest("--mutate")
-	wants(t, r, nil, "pod-rdma")
+	wants(t, r, nil, "pod-rdma", "raw-qp", "gid-time-job")
 	if got := strings.Count(strings.Join(told(r.Answers), "\n"), "ok pod-rdma"); got != 6 {
 		t.Errorf("%d transfers succeed, want those of 3 programs on 2 rails:\n%s", got, strings.Join(told(r.Answers), "\n"))
 	}

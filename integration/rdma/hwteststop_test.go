@@ -18,10 +18,10 @@ import (
 	"github.com/roce-cni/roce-cni/pkg/tool/verify"
 )
 
-// TestHWTestKilledLeavesTheNodeWhole kills it in several steps, in some of which a pod has a
-// device. Nothing runs after it.
+// TestHWTestKilledLeavesTheNodeWhole kills it after several steps, so in the next ones, in some of
+// which a pod has a device, or a transfer runs. Nothing runs after it.
 func TestHWTestKilledLeavesTheNodeWhole(t *testing.T) {
-	for mode, steps := range map[string][]string{"shared": {"pod-add", "gid-time"}, "exclusive": {"pod-add", "exclusive"}} {
+	for mode, steps := range map[string][]string{"shared": {"pod-add", "gid-time", "gid-number", "raw-qp"}, "exclusive": {"pod-add", "exclusive"}} {
 		for _, step := range steps {
 			t.Run(mode+" "+step, func(t *testing.T) {
 				newNode(t, mode)

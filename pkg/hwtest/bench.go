@@ -60,8 +60,12 @@ func Changing() []Step {
 		{Name: "pod-env", Asks: "does rocectl env find the index that ADD found?", Expect: "device, port and index are those of the record"},
 		{Name: "pod-reach", Asks: "do two pods of one NIC reach each other?", Expect: "ARP and UDP pass between two macvlan children of one NIC, with the full MTU"},
 		{Name: "pod-rdma", Asks: "does RDMA transfer between two pods of one NIC (ib_write_bw, ib_send_lat, rping)?", Expect: "the NIC delivers RoCE frames from one macvlan child to the MAC of another one"},
+		{Name: "raw-qp", Asks: "where has the hardware's own queue pair its GID index (RDMA_NLDEV_CMD_RES_QP_GET_RAW)?", Expect: "one byte has the index of each of two queue pairs, as src_addr_index of mlx5 does, or the driver does not offer it"},
 		{Name: "check", Asks: "does CHECK find an address that another pod has too, and a moved index?", Expect: "CHECK names both entries, and the old and the new index"},
-		{Name: "gid-time", Asks: "how long does the NIC take for an entry?", Expect: "each of 20 addresses has its entry within rdma.gidWait, 10 s by default"},
+		{Name: "gid-query", Asks: "do programs get the GID table that sysfs has (UVERBS_METHOD_QUERY_GID_TABLE)?", Expect: "the same entries and types in one call, index by index, and in sysfs, with the number of the interface in its own namespace, also when an address has come and gone"},
+		{Name: "gid-time", Asks: "how long does the NIC take for an entry, and for its end?", Expect: "each of 100 addresses has its entry within rdma.gidWait, 10 s by default, and loses it within that time"},
+		{Name: "gid-time-job", Asks: "how long does it take while a program transfers (ib_write_bw)?", Expect: "the same as of gid-time, and the transfer does not end"},
+		{Name: "gid-events", Asks: "what is a program told that has the device open while pods come and go?", Expect: "one event GID_CHANGE for each entry that comes, fillers of rdma.gidIndex among them, at most one for each that goes, and nothing else"},
 		{Name: "gid-room", Asks: "does the GID table take as many entries as it has places?", Expect: "each address has entries until 8 places are free, or 256 addresses are set"},
 		{Name: "gid-number", Asks: "can a pod have a chosen GID index?", Expect: "with a number as rdma.gidIndex the address has this index, and a second pod gets error 108"},
 		{Name: "exclusive", Asks: "does the device move into a pod and come home?", Expect: "in exclusive mode the pod alone has the device, its device file keeps its number, and after DEL the host has it under its name"},
@@ -84,7 +88,7 @@ func Disrupting() []Step {
 	return []Step{
 		{Name: "gid-full", Asks: "what does ADD say when the GID table is full?", Expect: "error 108 that says so, and nothing is left"},
 		{Name: "failover", Asks: "what does a failover of an active-backup bond do to the entries of a pod?", Expect: "they are there again within rdma.gidWait, and CHECK reports each index that changed"},
-		{Name: "reload", Asks: "what does a reload of the driver do to a pod (devlink dev reload)?", Expect: "the device comes back under its name and GUID, CHECK reports what is lost, and DEL succeeds"},
+		{Name: "reload", Asks: "what does a reload of the driver do to pods, with a hole in the GID table (devlink dev reload)?", Expect: "the device comes back under its name and GUID, CHECK reports what is lost and each index that changed, and DEL succeeds"},
 	}
 }
 
@@ -203,13 +207,13 @@ func (p *pod) indexes() map[netip.Addr]int {
 
 // subsystem returns the RDMA subsystem as the pod's ADD has it. The caller must call
 // end.
-func (p *pod) subsystem() (s *rdma.Subsystem, k *kernel.Kernel, end func(), err error) {
-	k, err = kernel.Open(p.path, p.Node.Sys)
+func (p *pod) subsystem() (s *rdma.Subsystem, end func(), err error) {
+	k, err := kernel.Open(p.path, p.Node.Sys)
 	if err != nil {
-		return nil, nil, nil, err
+		return nil, nil, err
 	}
 	s = rdma.New(rdma.Config{Sys: p.Node.Sys, Enter: k.Enter, Netns: filepath.Base(p.path), Log: p.Attach.Log})
-	return s, k, func() { s.Close(); k.Close() }, nil
+	return s, func() { s.Close(); k.Close() }, nil
 }
 
 // Left returns the namespaces that a run has now, or that a killed run has left. They may

@@ -10,7 +10,6 @@ import (
 	"net/netip"
 	"strings"
 
-	"github.com/roce-cni/roce-cni/pkg/plugin/kernel"
 	"github.com/roce-cni/roce-cni/pkg/plugin/kernel/rtnl"
 	"github.com/roce-cni/roce-cni/pkg/plugin/plan"
 	"github.com/roce-cni/roce-cni/pkg/plugin/rdma"
@@ -26,7 +25,7 @@ func (p *pod) checks(ctx context.Context, v view, other *pod) []report.Finding {
 			addr = a
 		}
 	}
-	s, k, end, err := p.subsystem()
+	s, end, err := p.subsystem()
 	if err != nil {
 		return []report.Finding{cannotTell(of, err.Error(), "the namespace of the pod")}
 	}
@@ -41,22 +40,17 @@ func (p *pod) checks(ctx context.Context, v view, other *pod) []report.Finding {
 	} else {
 		out = append(out, p.twice(ctx, other, addr))
 	}
-	return append(out, p.shifted(ctx, k, addr))
+	return append(out, p.shifted(ctx, addr))
 }
 
 // twice gives another pod the address, too.
 func (p *pod) twice(ctx context.Context, other *pod, addr netip.Addr) report.Finding {
 	of := p.ports[0].String()
-	_, k, end, err := other.subsystem()
-	if err != nil {
-		return cannotTell(of, err.Error(), "the namespace of the other pod")
-	}
-	defer end()
-	if err := change(ctx, k, rtnl.AddAddress, alone(addr)); err != nil {
+	if err := other.change(ctx, rtnl.AddAddress, alone(addr)); err != nil {
 		return cannotTell(of, err.Error(), "the right to set an address")
 	}
-	err = p.wait(ctx, func() error { return p.reports(ctx, "RoCE v2 entries") })
-	err = errors.Join(err, change(ctx, k, rtnl.DeleteAddress, alone(addr)), p.wait(ctx, func() error { return p.Attach.Check(ctx, p.req) }))
+	err := p.wait(ctx, func() error { return p.reports(ctx, "RoCE v2 entries") })
+	err = errors.Join(err, other.change(ctx, rtnl.DeleteAddress, alone(addr)), p.wait(ctx, func() error { return p.Attach.Check(ctx, p.req) }))
 	if err != nil {
 		return problem(of, "an address of two pods: "+err.Error(), aKnownFault)
 	}
@@ -73,12 +67,12 @@ func (p *pod) reports(ctx context.Context, what string) error {
 
 // shifted takes the address away, gives its index to another address, and sets it again.
 // At the end the address has its index again, for the steps that follow.
-func (p *pod) shifted(ctx context.Context, k *kernel.Kernel, addr netip.Addr) report.Finding {
+func (p *pod) shifted(ctx context.Context, addr netip.Addr) report.Finding {
 	of := p.ports[0].String()
 	filler := netip.AddrFrom4([4]byte{198, 18, 254, 1})
 	own := netip.PrefixFrom(addr, 24) // as Bench.subnets has it
 	p.more = append(p.more, filler)
-	_, err := p.steps(ctx, k, []step{
+	_, err := p.steps(ctx, []step{
 		{rtnl.DeleteAddress, own, nil, []netip.Addr{addr}},
 		{rtnl.AddAddress, alone(filler), []netip.Addr{filler}, nil},
 		{rtnl.AddAddress, own, []netip.Addr{addr, filler}, nil},
@@ -90,7 +84,7 @@ func (p *pod) shifted(ctx context.Context, k *kernel.Kernel, addr netip.Addr) re
 	if err := p.Attach.Check(ctx, p.req); !errors.As(err, &moved) {
 		return problem(of, fmt.Sprintf("the entry of %s moved, and CHECK says: %v", addr, err), aKnownFault)
 	}
-	back, err := p.steps(ctx, k, []step{
+	back, err := p.steps(ctx, []step{
 		{rtnl.DeleteAddress, own, nil, []netip.Addr{addr}},
 		{rtnl.DeleteAddress, alone(filler), nil, []netip.Addr{filler}},
 		{rtnl.AddAddress, own, []netip.Addr{addr}, nil},
@@ -111,14 +105,14 @@ type step struct {
 
 // steps does steps one by one, each when the entries of the one before are there. It
 // returns the indexes after the last one.
-func (p *pod) steps(ctx context.Context, k *kernel.Kernel, all []step) (at map[netip.Addr]int, err error) {
-	s, _, end, err := p.subsystem()
+func (p *pod) steps(ctx context.Context, all []step) (at map[netip.Addr]int, err error) {
+	s, end, err := p.subsystem()
 	if err != nil {
 		return nil, err
 	}
 	defer end()
 	for _, one := range all {
-		if err := change(ctx, k, one.how, one.addr); err != nil {
+		if err := p.change(ctx, one.how, one.addr); err != nil {
 			return nil, err
 		}
 		if at, err = s.Place(ctx, p.rail(), one.set, one.unset); err != nil {

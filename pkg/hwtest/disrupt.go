@@ -16,9 +16,11 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"syscall"
 
 	"github.com/roce-cni/roce-cni/pkg/base/cnierr"
 	"github.com/roce-cni/roce-cni/pkg/base/trusted"
+	"github.com/roce-cni/roce-cni/pkg/plugin/kernel/rtnl"
 	"github.com/roce-cni/roce-cni/pkg/plugin/rdma"
 	"github.com/roce-cni/roce-cni/pkg/plugin/rdma/discover"
 	"github.com/roce-cni/roce-cni/pkg/plugin/rdma/gidtable"
@@ -31,17 +33,11 @@ import (
 func (b Bench) disrupting(ctx context.Context, v view, p nic.Port, rail int) {
 	for _, step := range []struct {
 		name string
-		run  func(Bench, context.Context, view, *scene) []report.Finding
-	}{{"gid-full", Bench.full}, {"failover", Bench.failover}, {"reload", Bench.reload}} {
-		if ctx.Err() != nil || !slices.Contains(b.Disrupt, step.name) {
-			continue
+		run  func(*scene, context.Context) []report.Finding
+	}{{"gid-full", (*scene).full}, {"failover", (*scene).failover}, {"reload", (*scene).reload}} {
+		if slices.Contains(b.Disrupt, step.name) {
+			b.stage(ctx, v, p, rail, step.name, step.run)
 		}
-		s := &scene{Bench: b, v: v, port: p, rail: rail}
-		found := step.run(b, ctx, v, s)
-		if err := s.end(context.WithoutCancel(ctx)); err != nil {
-			found = append(found, problem(p.String(), err.Error(), aKnownFault))
-		}
-		b.say(step.name, found...)
 	}
 }
 
@@ -55,8 +51,8 @@ func (b Bench) notAsked() {
 }
 
 // failover makes another slave of a bond the active one, and then the first one again.
-func (b Bench) failover(ctx context.Context, v view, s *scene) []report.Finding {
-	dir := path.Join("class/net", s.port.NIC.Name, "bonding")
+func (s *scene) failover(ctx context.Context) []report.Finding {
+	v, dir := s.v, path.Join("class/net", s.port.NIC.Name, "bonding")
 	mode, slaves, active := v.text(dir+"/mode"), strings.Fields(v.text(dir+"/slaves")), v.text(dir+"/active_slave")
 	others := slices.DeleteFunc(slices.Clone(slaves), func(n string) bool {
 		return n == active || v.text("class/net/"+n+"/operstate") != "up"
@@ -71,11 +67,11 @@ func (b Bench) failover(ctx context.Context, v view, s *scene) []report.Finding 
 	if err != nil {
 		return []report.Finding{cannotTell(s.port.String(), err.Error(), "a pod: see pod-add")}
 	}
-	if err := b.activate(s.port.NIC.Name, active, others[0]); err != nil {
+	if err := s.activate(s.port.NIC.Name, active, others[0]); err != nil {
 		return []report.Finding{cannotTell(s.port.String(), err.Error(), "the right to change the bond")}
 	}
 	found := p.settled(ctx, "after the failover from "+active+" to "+others[0])
-	if err := b.restoreSlaves(); err != nil {
+	if err := s.restoreSlaves(); err != nil {
 		found = append(found, problem(s.port.String(), err.Error(), "echo "+active+" >"+activeFile(s.port.NIC.Name)))
 	}
 	return found
@@ -85,7 +81,7 @@ func (b Bench) failover(ctx context.Context, v view, s *scene) []report.Finding 
 // with what ADD found.
 func (p *pod) settled(ctx context.Context, when string) []report.Finding {
 	of := p.ports[0].String()
-	s, _, end, err := p.subsystem()
+	s, end, err := p.subsystem()
 	if err != nil {
 		return []report.Finding{cannotTell(of, err.Error(), "the namespace of the pod")}
 	}
@@ -123,38 +119,67 @@ func (p *pod) settled(ctx context.Context, when string) []report.Finding {
 	return []report.Finding{ok(of, "%s", found)}
 }
 
-// reload reloads the driver while a pod is there.
-func (b Bench) reload(ctx context.Context, v view, s *scene) []report.Finding {
-	of := s.port.String()
-	const program = "devlink"
-	function := discover.Function(v.Sys, s.port.Device.Name, "")
-	if _, err := exec.LookPath(program); err != nil || function == "" {
-		return []report.Finding{cannotTell(of, "the device has no PCI function, or there is no program devlink", "a NIC, and the package iproute2")}
+// remake returns the command that makes the device of a port again; nil if there is none.
+// Soft-RoCE has no function to reload.
+func (s *scene) remake() []string {
+	device := s.port.Device.Name
+	if function := discover.Function(s.v.Sys, device, ""); function != "" {
+		return []string{"devlink", "dev", "reload", "pci/" + function}
 	}
-	p, err := s.add(ctx, nil)
-	if err != nil {
-		return []report.Finding{cannotTell(of, err.Error(), "a pod: see pod-add")}
+	if bus, _ := discover.Hardware(s.v.Sys, device); bus != "" {
+		return nil
 	}
-	said, err := exec.CommandContext(ctx, program, "dev", "reload", "pci/"+function).CombinedOutput() //nolint:gosec // a PCI address
-	if err != nil {
-		return []report.Finding{cannotTell(of, fmt.Sprintf("devlink dev reload pci/%s: %v: %s", function, err, lastLine(string(said))), "a driver that can be reloaded by devlink")}
+	return []string{"sh", "-ec", `rdma link delete "$0"; rdma link add "$0" type rxe netdev "$1"`, device, s.port.Own.Name}
+}
+
+// reload makes the device again, while pods are there and the table has a hole: the first
+// pod is gone.
+func (s *scene) reload(ctx context.Context) []report.Finding {
+	of, command := s.port.String(), s.remake()
+	if len(command) == 0 {
+		return []report.Finding{cannotTell(of, "the device has no PCI function", "a NIC")}
 	}
-	if err := b.wait(ctx, func() error { return b.there(ctx, s.port) }); err != nil {
+	pods := 3
+	if s.v.system.Exclusive {
+		pods = 1
+	}
+	for range pods {
+		if _, err := s.add(ctx, nil); err != nil {
+			return []report.Finding{cannotTell(of, err.Error(), "pods: see pod-add")}
+		}
+	}
+	stay := s.pods[pods-min(2, pods):]
+	if pods > len(stay) {
+		if err := s.pods[0].del(ctx); err != nil {
+			return []report.Finding{problem(of, err.Error(), aKnownFault)}
+		}
+	}
+	cmd := exec.CommandContext(context.WithoutCancel(ctx), command[0], command[1:]...) //nolint:gosec // the words are ours
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true}                               // it must end whatever ends us
+	if said, err := cmd.CombinedOutput(); err != nil {
+		return []report.Finding{cannotTell(of, fmt.Sprintf("%s: %v: %s", strings.Join(command, " "), err, lastLine(string(said))), "the package iproute2, and a driver that can be reloaded by devlink")}
+	}
+	if err := s.wait(ctx, func() error { return s.there(ctx, s.port) }); err != nil {
 		return []report.Finding{problem(of, "after the reload: "+err.Error(), "rdma link; ip link")}
 	}
-	found := "the device is back under its name and GUID"
-	err = p.Attach.Check(ctx, p.req)
-	var out []report.Finding
-	switch err {
-	case nil:
-		found += ", and the pod has all that it had"
-	default:
-		found += fmt.Sprintf("; CHECK says: %v", err)
+	out := []report.Finding{ok(of, "the device is back under its name and GUID")}
+	for i, p := range stay {
+		out = append(out, s.reloaded(ctx, p, fmt.Sprintf("pod %d of %d", i+1, len(stay)))...)
+		if err := p.del(ctx); err != nil {
+			out = append(out, problem(of, "DEL after the reload: "+err.Error(), aKnownFault))
+		}
 	}
-	if err := p.del(ctx); err != nil {
-		out = append(out, problem(of, "DEL after the reload: "+err.Error(), aKnownFault))
+	return out
+}
+
+// reloaded says what a pod has when the device was made again. With the NIC's interface, the
+// kernel removes that of the pod.
+func (s *scene) reloaded(ctx context.Context, p *pod, which string) []report.Finding {
+	gone := p.onLink(ctx, func(*rtnl.Conn, int32) error { return nil }) != nil
+	if s.v.system.Exclusive || gone {
+		return []report.Finding{ok(s.port.String(), "%s: CHECK says: %v", which, p.Attach.Check(ctx, p.req))}
 	}
-	return append(out, ok(of, "%s", found))
+	return p.settled(ctx, which)
 }
 
 // there returns an error if the host does not have the device of a port, with the port

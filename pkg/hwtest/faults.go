@@ -47,13 +47,19 @@ func (s *scene) add(ctx context.Context, rdma map[string]any) (*pod, error) {
 	return p, p.add(ctx)
 }
 
-// end removes all pods.
-func (s *scene) end(ctx context.Context) error {
-	var errs []error
-	for _, p := range s.pods {
-		errs = append(errs, p.remove(ctx))
+// stage runs a step on a NIC that makes pods of its own, and removes them.
+func (b Bench) stage(ctx context.Context, v view, p nic.Port, rail int, step string, run func(*scene, context.Context) []report.Finding) {
+	if ctx.Err() != nil {
+		return
 	}
-	return errors.Join(errs...)
+	s := &scene{Bench: b, v: v, port: p, rail: rail}
+	found := run(s, ctx)
+	for _, p := range s.pods {
+		if err := p.remove(context.WithoutCancel(ctx)); err != nil {
+			found = append(found, problem(s.port.String(), err.Error(), aKnownFault))
+		}
+	}
+	b.say(step, found...)
 }
 
 // scenarios runs the steps that need pods of their own on a NIC.
@@ -74,22 +80,19 @@ func (b Bench) scenarios(ctx context.Context, v view, p nic.Port, rail int) {
 		}
 	}
 	for _, step := range steps {
-		if ctx.Err() != nil {
-			return
-		}
-		s := &scene{Bench: b, v: v, port: p, rail: rail}
-		err := step.run(s, ctx)
-		err = errors.Join(err, s.end(context.WithoutCancel(ctx)))
-		var missing lack
-		switch {
-		case errors.As(err, &missing):
-			b.say(step.name, cannotTell(p.String(), err.Error(), string(missing)))
-		case err != nil:
-			b.say(step.name, problem(p.String(), err.Error(), aKnownFault))
-		default:
-			b.say(step.name, ok(p.String(), "it is as expected"))
-		}
+		b.stage(ctx, v, p, rail, step.name, func(s *scene, ctx context.Context) []report.Finding {
+			err := step.run(s, ctx)
+			var missing lack
+			switch {
+			case errors.As(err, &missing):
+				return []report.Finding{cannotTell(p.String(), err.Error(), string(missing))}
+			case err != nil:
+				return []report.Finding{problem(p.String(), err.Error(), aKnownFault)}
+			}
+			return []report.Finding{ok(p.String(), "it is as expected")}
+		})
 	}
+	b.stage(ctx, v, p, rail, "gid-events", (*scene).events)
 }
 
 // lack is an error that says what a step needs and the node does not have.
@@ -111,18 +114,27 @@ func (b Bench) atHome(ctx context.Context, p nic.Port) error {
 	return fmt.Errorf("the host does not have %s", p.Device.Name)
 }
 
-// number asks for a GID index above all that are used.
-func (s *scene) number(ctx context.Context) error {
+// above returns a GID index above all that are used.
+func (s *scene) above() (int, error) {
 	entries, size, err := gidtable.New(s.Node.Sys, s.port.Device.Name, s.port.Number).Entries()
 	if err != nil {
-		return err
+		return 0, err
 	}
 	index := 9
 	if len(entries) > 0 {
 		index += entries[len(entries)-1].Index &^ 1 // odd, for RoCE v1 and v2
 	}
 	if index+leave > size {
-		return lack("more free places in the GID table: gid-room")
+		return 0, lack("more free places in the GID table: gid-room")
+	}
+	return index, nil
+}
+
+// number asks for a GID index above all that are used.
+func (s *scene) number(ctx context.Context) error {
+	index, err := s.above()
+	if err != nil {
+		return err
 	}
 	first, err := s.add(ctx, map[string]any{"gidIndex": index})
 	if err != nil {
@@ -335,7 +347,7 @@ type filling struct {
 // fill gives the interface of the pod addresses until only a number of entries is free.
 // Each must have its entry in time. The addresses go with the pod.
 func (p *pod) fill(ctx context.Context, leave, most int) (f filling, err error) {
-	s, k, end, err := p.subsystem()
+	s, end, err := p.subsystem()
 	if err != nil {
 		return f, err
 	}
@@ -352,7 +364,7 @@ func (p *pod) fill(ctx context.Context, leave, most int) (f filling, err error) 
 		var addrs []netip.Addr
 		for range n {
 			a := netip.AddrFrom4([4]byte{198, 18, byte(200 + f.set/250), byte(1 + f.set%250)})
-			if err := change(ctx, k, rtnl.AddAddress, alone(a)); err != nil {
+			if err := p.change(ctx, rtnl.AddAddress, alone(a)); err != nil {
 				return f, err
 			}
 			addrs = append(addrs, a)
@@ -410,9 +422,9 @@ func (p *pod) room(ctx context.Context, v view) report.Finding {
 }
 
 // full fills the table with the addresses of one pod, and asks for another pod.
-func (b Bench) full(ctx context.Context, v view, s *scene) []report.Finding {
+func (s *scene) full(ctx context.Context) []report.Finding {
 	of := s.port.String()
-	if v.system.Exclusive {
+	if s.v.system.Exclusive {
 		return []report.Finding{cannotTell(of, sharedOnly, "rdma system set netns shared")}
 	}
 	first, err := s.add(ctx, nil)
@@ -434,7 +446,7 @@ func (b Bench) full(ctx context.Context, v view, s *scene) []report.Finding {
 	case cnierr.CodeOf(err) != cnierr.NoGID || !strings.Contains(says, "full"):
 		return []report.Finding{problem(of, "ADD does not say that the table is full: "+says, aKnownFault)}
 	}
-	if _, left := b.Attach.Records.Load(second.req.Attachment); !errors.Is(left, record.ErrNotExist) {
+	if _, left := s.Attach.Records.Load(second.req.Attachment); !errors.Is(left, record.ErrNotExist) {
 		return []report.Finding{problem(of, fmt.Sprintf("the ADD that failed has left a record (%v)", left), aKnownFault)}
 	}
 	return []report.Finding{ok(of, "after %d addresses ADD says: %s", f.set, says)}

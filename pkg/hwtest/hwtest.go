@@ -9,8 +9,8 @@
 // answer with what the kernel tells elsewhere. The steps of this file change nothing,
 // and they can be repeated on a recording. It is for the program roce-hwtest only. Read this
 // file first, then those of the other steps: find.go changes nothing, mutate.go, checks.go,
-// faults.go and disrupt.go do, pair.go is between two pods or nodes. rows.go has what was
-// proven by which step, and archive.go the file.
+// facts.go, faults.go and disrupt.go do, pair.go and job.go are between two pods or nodes. rows.go
+// has what was proven by which step, and archive.go the file.
 package hwtest
 
 import (

@@ -5,13 +5,13 @@ package hwtest
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"maps"
 	"net/netip"
 	"slices"
 	"time"
 
-	"github.com/roce-cni/roce-cni/pkg/plugin/kernel"
 	"github.com/roce-cni/roce-cni/pkg/plugin/kernel/rtnl"
 	"github.com/roce-cni/roce-cni/pkg/plugin/plan"
 	"github.com/roce-cni/roce-cni/pkg/plugin/rdma"
@@ -43,7 +43,9 @@ func (b Bench) Run(ctx context.Context) error {
 		}
 		b.rail(ctx, v, p, i)
 		b.scenarios(ctx, v, p, i)
-		b.transfers(ctx, v, p, i)
+		if !v.system.Exclusive {
+			b.stage(ctx, v, p, i, "pod-rdma", (*scene).transfers)
+		}
 		b.disrupting(ctx, v, p, i)
 	}
 	if ctx.Err() == nil {
@@ -95,6 +97,7 @@ func (b Bench) rail(ctx context.Context, v view, p nic.Port, i int) {
 		b.say("check", pods[0].checks(ctx, v, pods[1])...)
 	}
 	if len(pods) > 0 && pods[0].rec.Committed {
+		b.say("gid-query", pods[0].query(ctx, v)...)
 		b.say("gid-time", pods[0].times(ctx, v))
 		b.say("gid-room", pods[0].room(ctx, v))
 		b.say("exclusive", pods[0].exclusive(ctx, v, before)...)
@@ -139,7 +142,7 @@ func (v view) side() rdma.Side {
 // views compares what pod and host see of the table.
 func (p *pod) views(v view) []report.Finding {
 	of := p.ports[0].String()
-	s, _, end, err := p.subsystem()
+	s, end, err := p.subsystem()
 	if err != nil {
 		return []report.Finding{cannotTell(of, err.Error(), "the namespace of the pod")}
 	}
@@ -190,39 +193,6 @@ func (p *pod) env(ctx context.Context) []report.Finding {
 // wait is how long an entry may take: rdma.gidWait, as it is by default.
 const wait = 10 * time.Second
 
-// addresses is how many addresses the step gid-time adds.
-const addresses = 20
-
-// times measures how long entries take, one after another.
-func (p *pod) times(ctx context.Context, v view) report.Finding {
-	of := p.ports[0].String()
-	if v.system.Exclusive {
-		return cannotTell(of, "it is measured in shared mode only", "rdma system set netns shared")
-	}
-	s, k, end, err := p.subsystem()
-	if err != nil {
-		return cannotTell(of, err.Error(), "the namespace of the pod")
-	}
-	defer end()
-	var took []time.Duration
-	for i := range addresses {
-		a := netip.AddrFrom4([4]byte{198, 18, 255, byte(10 + i)})
-		start := time.Now()
-		if err := change(ctx, k, rtnl.AddAddress, alone(a)); err != nil {
-			return cannotTell(of, err.Error(), "the right to set an address")
-		}
-		if _, err := s.Place(ctx, p.rail(), []netip.Addr{a}, nil); err != nil {
-			return problem(of, err.Error(), aKnownFault)
-		}
-		took = append(took, time.Since(start))
-		if err := change(ctx, k, rtnl.DeleteAddress, alone(a)); err != nil { // the table may be small
-			return cannotTell(of, err.Error(), "the right to remove an address")
-		}
-	}
-	slices.Sort(took)
-	return ok(of, "%d addresses: half within %s, all within %s", len(took), took[len(took)/2].Round(time.Microsecond), took[len(took)-1].Round(time.Microsecond))
-}
-
 // alone is an address with the longest prefix.
 func alone(a netip.Addr) netip.Prefix { return netip.PrefixFrom(a, a.BitLen()) }
 
@@ -232,18 +202,26 @@ func (p *pod) rail() plan.AlignRail {
 	return plan.AlignRail{Link: podLink, Device: plan.RDMADevice{Name: p.ports[0].Device.Name, Port: p.ports[0].Number}, Wait: wait}
 }
 
+// onLink calls fn in the namespace of the pod, with a connection to it and the index of the
+// pod's interface.
+func (p *pod) onLink(ctx context.Context, fn func(c *rtnl.Conn, link int32) error) error {
+	return p.within(func() error {
+		c, err := rtnl.Dial()
+		if err != nil {
+			return err
+		}
+		defer c.Close()
+		l, err := c.LinkByName(ctx, podLink)
+		if err != nil {
+			return err
+		}
+		return fn(c, l.Index)
+	})
+}
+
 // change adds an address to the interface of the pod, or removes it.
-func change(ctx context.Context, k *kernel.Kernel, how func(int32, netip.Prefix) rtnl.Change, a netip.Prefix) error {
-	var c *rtnl.Conn
-	if err := k.Enter(func() (err error) { c, err = rtnl.Dial(); return err }); err != nil {
-		return err
-	}
-	defer c.Close()
-	l, err := c.LinkByName(ctx, podLink)
-	if err != nil {
-		return err
-	}
-	return c.Do(ctx, how(l.Index, a))
+func (p *pod) change(ctx context.Context, how func(int32, netip.Prefix) rtnl.Change, a netip.Prefix) error {
+	return p.onLink(ctx, func(c *rtnl.Conn, link int32) error { return c.Do(ctx, how(link, a)) })
 }
 
 // exclusive looks where the device is while the pod has it.
@@ -252,7 +230,7 @@ func (p *pod) exclusive(ctx context.Context, v view, before []string) []report.F
 	if !v.system.Exclusive {
 		return []report.Finding{cannotTell(of, "the node is in shared mode", "rdma system set netns exclusive, while the node has no pods, and a second run")}
 	}
-	s, _, end, err := p.subsystem()
+	s, end, err := p.subsystem()
 	if err != nil {
 		return []report.Finding{cannotTell(of, err.Error(), "the namespace of the pod")}
 	}
@@ -280,15 +258,13 @@ func (p *pod) gone(ctx context.Context, v view, before []string) []report.Findin
 		return []report.Finding{problem(of, err.Error(), "roce-hwtest --mutate  # a second run removes what is left")}
 	}
 	var faults []fault
-	sys, err := p.Node.rdma(ctx)
-	i := slices.IndexFunc(sys.Devices, func(d nldev.Device) bool { return d.Name == p.ports[0].Device.Name && d.GUID == p.ports[0].Device.GUID })
-	if err != nil || i < 0 {
-		faults = append(faults, fault{fmt.Sprintf("the host does not have the device under its name (%v)", err), "rdma dev"})
+	if err := p.atHome(ctx, p.ports[0]); err != nil {
+		faults = append(faults, fault{err.Error(), "rdma dev"})
 	}
 	if after := files(v, p.ports[0].Device.Name); !slices.Equal(before, after) {
 		faults = append(faults, fault{fmt.Sprintf("its device files were %v, and are %v", before, after), "ls /sys/class/infiniband_verbs"})
 	}
-	if left := v.left(ctx, p.ports[0], addrs); len(left) > 0 {
+	if left := p.left(ctx, v, addrs); len(left) > 0 {
 		faults = append(faults, fault{fmt.Sprintf("after 10 s the table still has entries of %v", left), "rocectl gids"})
 	}
 	return judge(of, "nothing is left", faults)
@@ -296,25 +272,18 @@ func (p *pod) gone(ctx context.Context, v view, before []string) []report.Findin
 
 // left returns the addresses that still have entries when the kernel has had time to
 // remove them.
-func (v view) left(ctx context.Context, p nic.Port, addrs []netip.Addr) []netip.Addr {
-	ctx, cancel := context.WithTimeout(ctx, wait)
-	defer cancel()
-	tick := time.NewTicker(10 * time.Millisecond)
-	defer tick.Stop()
-	for {
-		entries, _, err := gidtable.New(v.Sys, p.Device.Name, p.Number).Entries()
-		left := slices.DeleteFunc(slices.Clone(addrs), func(a netip.Addr) bool {
-			return !slices.ContainsFunc(entries, func(e gidtable.Entry) bool { return e.GID == a })
+func (p *pod) left(ctx context.Context, v view, addrs []netip.Addr) (left []netip.Addr) {
+	_ = p.wait(ctx, func() error {
+		entries, _, err := gidtable.New(v.Sys, p.ports[0].Device.Name, p.ports[0].Number).Entries()
+		left = slices.DeleteFunc(slices.Clone(addrs), func(a netip.Addr) bool {
+			return err == nil && !slices.ContainsFunc(entries, func(e gidtable.Entry) bool { return e.GID == a })
 		})
-		if err == nil && len(left) == 0 {
-			return nil
+		if len(left) > 0 {
+			return errors.New("there are entries")
 		}
-		select {
-		case <-ctx.Done():
-			return left
-		case <-tick.C:
-		}
-	}
+		return nil
+	})
+	return left
 }
 
 // rails tests one pod on all NICs.

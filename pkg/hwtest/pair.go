@@ -12,6 +12,7 @@ import (
 	"fmt"
 	"io/fs"
 	"net"
+	"net/netip"
 	"os/exec"
 	"path"
 	"slices"
@@ -67,18 +68,6 @@ func (b Bench) reach(ctx context.Context, of string, first, second *pod) []repor
 }
 
 // transfers sends by RDMA between two pods of one NIC.
-func (b Bench) transfers(ctx context.Context, v view, p nic.Port, rail int) {
-	if v.system.Exclusive || ctx.Err() != nil {
-		return
-	}
-	s := &scene{Bench: b, v: v, port: p, rail: rail}
-	found := s.transfers(ctx)
-	if err := s.end(context.WithoutCancel(ctx)); err != nil {
-		found = append(found, problem(p.String(), err.Error(), aKnownFault))
-	}
-	b.say("pod-rdma", found...)
-}
-
 func (s *scene) transfers(ctx context.Context) []report.Finding {
 	of := s.port.String()
 	var in [2]*kernel.Kernel
@@ -96,14 +85,16 @@ func (s *scene) transfers(ctx context.Context) []report.Finding {
 	serving, stop := context.WithCancel(ctx)
 	defer second.serve(serving, in[1])()
 	defer stop()
+	peer, _ := second.target(s.port)
 	var out []report.Finding
 	for _, t := range first.transfers() {
-		f := s.Node.ofNIC(s.port, first.send(ctx, in[0], t, second.addr(s.port)))
+		f := s.Node.ofNIC(s.port, first.send(ctx, in[0], t, peer.String()))
 		out = append(out, f)
 		if f.Verdict != report.OK {
 			break // the other programs would take as long to fail
 		}
 	}
+	s.job(ctx, in, out[0].Verdict == report.OK)
 	return out
 }
 
@@ -156,8 +147,9 @@ func (p *pod) nccl(ctx context.Context) report.Finding {
 	}
 	defer k.Close()
 	device := fmt.Sprintf("%s:%d", p.ports[0].Device.Name, p.ports[0].Number)
+	_, index := p.target(p.ports[0])
 	said, err := inside(ctx, k, "env", "NCCL_DEBUG=INFO", "NCCL_DEBUG_SUBSYS=INIT,NET", "NCCL_SOCKET_IFNAME=net1",
-		"NCCL_IB_HCA=="+device, "NCCL_IB_GID_INDEX="+p.commandIndex(p.ports[0]), program, "-b", "8", "-e", "1M", "-g", "1")
+		"NCCL_IB_HCA=="+device, fmt.Sprintf("NCCL_IB_GID_INDEX=%d", index), program, "-b", "8", "-e", "1M", "-g", "1")
 	for line := range strings.Lines(said) {
 		_, uses, found := strings.Cut(line, "NET/IB : Using ")
 		switch {
@@ -285,37 +277,29 @@ type transfer struct {
 	client func(peer string) []string
 }
 
-// commandIndex returns the GID index of the IPv4 address of a port, as programs take it.
-func (p *pod) commandIndex(of nic.Port) string {
-	indexes := p.indexes()
-	index := -1
+// target returns the IPv4 address of a port, and its GID index.
+func (p *pod) target(of nic.Port) (addr netip.Addr, index int) {
 	for g := range plan.All[plan.GID](p.rec.Plan.Ops) {
 		for _, t := range g.Targets {
 			if g.Device.Name == of.Device.Name && g.Device.Port == of.Number && t.Addr.Is4() {
-				index = indexes[t.Addr]
+				addr = t.Addr
 			}
 		}
 	}
-	return fmt.Sprint(index)
+	return addr, p.indexes()[addr]
 }
 
-// addr returns the IPv4 address of a port.
-func (p *pod) addr(of nic.Port) string {
-	for g := range plan.All[plan.GID](p.rec.Plan.Ops) {
-		for _, t := range g.Targets {
-			if g.Device.Name == of.Device.Name && g.Device.Port == of.Number && t.Addr.Is4() {
-				return t.Addr.String()
-			}
-		}
-	}
-	return ""
+// on are the arguments of the programs of perftest for a port.
+func (p *pod) on(port nic.Port) []string {
+	_, index := p.target(port)
+	return []string{"-d", port.Device.Name, "-i", fmt.Sprint(port.Number), "-x", fmt.Sprint(index), "--CPU-freq"}
 }
 
 // transfers returns the programs for each rail.
 func (p *pod) transfers() []transfer {
 	var out []transfer
 	for i, port := range p.ports {
-		on := []string{"-d", port.Device.Name, "-i", fmt.Sprint(port.Number), "-x", p.commandIndex(port), "--iters=100", "--CPU-freq"}
+		on := append(p.on(port), "--iters=100")
 		tcp := func(first int) []string { return []string{"-p", fmt.Sprint(first + i)} }
 		plain := func(args []string) func(string) []string {
 			return func(peer string) []string { return append(slices.Clone(args), peer) }
@@ -323,7 +307,8 @@ func (p *pod) transfers() []transfer {
 		write := slices.Concat([]string{"ib_write_bw"}, on, []string{"--size=65536"}, tcp(18515))
 		send := slices.Concat([]string{"ib_send_lat", "-c", "UD"}, on, []string{"--size=64"}, tcp(18615))
 		ping := slices.Concat([]string{"rping", "-C", "5"}, tcp(18715))
-		own := p.addr(port)
+		addr, _ := p.target(port)
+		own := addr.String()
 		out = append(out,
 			transfer{"peer-rdma", i, write, plain(write)},
 			transfer{"peer-ud", i, send, plain(send)},
@@ -405,12 +390,46 @@ const transferTime = time.Minute
 func inside(ctx context.Context, k *kernel.Kernel, args ...string) (string, error) {
 	ctx, cancel := context.WithTimeout(ctx, transferTime)
 	defer cancel()
-	var out bytes.Buffer
-	cmd := exec.CommandContext(ctx, args[0], args[1:]...) //nolint:gosec // the words are ours
-	cmd.Stdout, cmd.Stderr = &out, &out
-	wait, err := k.Start(cmd)
-	if err == nil {
-		err = wait()
+	p, err := start(ctx, k, args...)
+	if err != nil {
+		return "", cmp.Or(ctx.Err(), err)
 	}
-	return out.String(), cmp.Or(ctx.Err(), err)
+	<-p.ended
+	return p.said.String(), cmp.Or(ctx.Err(), p.err)
+}
+
+// program is a program that was started. What it said, and its error, are there when it has
+// ended.
+type program struct {
+	pid   uint32
+	ended chan struct{}
+	said  bytes.Buffer
+	err   error
+}
+
+// start starts a program in the namespace of a pod. It is killed when ctx ends.
+func start(ctx context.Context, k *kernel.Kernel, args ...string) (*program, error) {
+	p := &program{ended: make(chan struct{})}
+	cmd := exec.CommandContext(ctx, args[0], args[1:]...) //nolint:gosec // the words are ours
+	cmd.Stdout, cmd.Stderr = &p.said, &p.said
+	wait, err := k.Start(cmd)
+	if err != nil {
+		return nil, err
+	}
+	p.pid = uint32(cmd.Process.Pid)
+	go func() {
+		p.err = wait()
+		close(p.ended)
+	}()
+	return p, nil
+}
+
+// over says whether the program has ended.
+func (p *program) over() bool {
+	select {
+	case <-p.ended:
+		return true
+	default:
+		return false
+	}
 }

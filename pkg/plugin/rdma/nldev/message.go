@@ -20,6 +20,8 @@ const (
 	cmdSysGet  = 6
 	cmdQPGet   = 10 // RDMA_NLDEV_CMD_RES_QP_GET
 
+	cmdQPGetRaw = 19 // RDMA_NLDEV_CMD_RES_QP_GET_RAW
+
 	attrDevIndex   = 1 // RDMA_NLDEV_ATTR_*
 	attrDevName    = 2
 	attrPortIndex  = 3
@@ -27,7 +29,9 @@ const (
 	attrState      = 12
 	attrPhysState  = 13
 	attrQueuePairs = 19 // RDMA_NLDEV_ATTR_RES_QP
+	attrQPNumber   = 21 // RDMA_NLDEV_ATTR_RES_LQPN
 	attrQPType     = 26
+	attrQPState    = 27
 	attrPID        = 28
 	attrModule     = 29 // RDMA_NLDEV_ATTR_RES_KERN_NAME
 	attrNdevIndex  = 50
@@ -35,6 +39,7 @@ const (
 	attrNetnsMode  = 66 // RDMA_NLDEV_SYS_ATTR_NETNS_MODE
 	attrProtocol   = 67
 	attrNetnsFD    = 68
+	attrRaw        = 85 // RDMA_NLDEV_ATTR_RES_RAW
 )
 
 // State is the state of a port.

@@ -22,23 +22,27 @@ type QP struct {
 
 // QueuePairs returns the queue pairs of a device, in one round trip (rdma resource show qp).
 // Errors: ErrNoDevice.
-func (c *Conn) QueuePairs(ctx context.Context, device uint32) ([]QP, error) {
+func (c *Conn) QueuePairs(ctx context.Context, device uint32) (out []QP, err error) {
+	err = c.eachQP(ctx, device, func(entry []byte) { out = append(out, parseQP(entry)) })
+	return out, err
+}
+
+func (c *Conn) eachQP(ctx context.Context, device uint32, fn func(entry []byte)) error {
 	rows, err := c.sock.Dump(ctx, request(cmdQPGet, nlsock.AppendNumber(nil, attrDevIndex, device)))
 	if gone(err) {
-		return nil, fmt.Errorf("%w: %w", ErrNoDevice, err)
+		return fmt.Errorf("%w: %w", ErrNoDevice, err)
 	}
-	var out []QP
 	for _, row := range rows {
 		for typ, table := range nlsock.Attributes(row) {
 			if typ != attrQueuePairs {
 				continue
 			}
 			for _, entry := range nlsock.Attributes(table) {
-				out = append(out, parseQP(entry))
+				fn(entry)
 			}
 		}
 	}
-	return out, err
+	return err
 }
 
 func parseQP(b []byte) QP {
