@@ -82,10 +82,10 @@ func (a Aligner) Do(ctx context.Context, op plan.Op) error {
 // others equal ones. It ends with the fillers that are of use.
 func (a Aligner) align(ctx context.Context, rails []*rail, to int) error {
 	from, most, moved := math.MaxInt, 0, false
+	if err := a.locate(ctx, rails, 0); err != nil {
+		return err
+	}
 	for _, f := range rails {
-		if err := a.locate(ctx, f, 0); err != nil {
-			return err
-		}
 		from, most = min(from, f.at[0]), max(most, len(f.Addresses))
 	}
 	for i := range most {
@@ -198,27 +198,26 @@ func (a Aligner) move(ctx context.Context, rails []*rail, i, to int) error {
 	if err := a.Pod.Kernel.Do(ctx, off...); err != nil {
 		return err
 	}
-	for _, f := range rails {
-		if err := a.locate(ctx, f, i); err != nil {
-			return err
-		}
-	}
-	return nil
+	return a.locate(ctx, rails, i)
 }
 
-// locate looks where the addresses of a rail from i on are.
-func (a Aligner) locate(ctx context.Context, f *rail, i int) error {
-	var want []netip.Addr
-	for _, p := range f.Addresses[i:] {
-		want = append(want, p.Addr())
-	}
-	at, err := a.Pod.Tables.Place(ctx, f.AlignRail, want, nil)
-	if err != nil {
-		return err
-	}
-	for j, addr := range want {
-		f.at[i+j] = at[addr]
-		f.highest = max(f.highest, at[addr])
+// locate looks where the addresses of rails from i on are. It waits for those that were set
+// last: the kernel makes the entries of all NICs one after another (gid_cache_wq), so then
+// one look at each other table is enough.
+func (a Aligner) locate(ctx context.Context, rails []*rail, i int) error {
+	for _, f := range slices.Backward(rails) {
+		var want []netip.Addr
+		for _, p := range f.Addresses[i:] {
+			want = append(want, p.Addr())
+		}
+		at, err := a.Pod.Tables.Place(ctx, f.AlignRail, want, nil)
+		if err != nil {
+			return err
+		}
+		for j, addr := range want {
+			f.at[i+j] = at[addr]
+			f.highest = max(f.highest, at[addr])
+		}
 	}
 	return nil
 }
@@ -229,7 +228,7 @@ func (a Aligner) locate(ctx context.Context, f *rail, i int) error {
 func (a Aligner) restore(ctx context.Context, rails []*rail) error {
 	var errs []error
 	for _, f := range rails {
-		err := a.locate(ctx, f, 0)
+		err := a.locate(ctx, []*rail{f}, 0)
 		for i := 0; err == nil && i < len(f.At); i++ {
 			err = a.again(ctx, f, i)
 		}
