@@ -217,6 +217,17 @@ func TestFillersStayForTheNextPod(t *testing.T) {
 	}
 }
 
+// TestFillersAreEnoughForLongTables has a rail with far more entries than the others.
+func TestFillersAreEnoughForLongTables(t *testing.T) {
+	t.Parallel()
+	for _, each := range []int{1, 2} {
+		w := promising(t, `"equal"`, newGIDTables(2048, each, 700, 1, 1))
+		if at := w.comeEqual("c1"); at[0] != 701*each-1 {
+			t.Errorf("%d entries for each address: index %d, want %d", each, at[0], 701*each-1)
+		}
+	}
+}
+
 // TestFillersGiveWayToPods has a pod of one rail come and go, which leaves an index free that
 // has fillers on the other rails.
 func TestFillersGiveWayToPods(t *testing.T) {

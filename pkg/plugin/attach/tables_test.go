@@ -48,7 +48,7 @@ func newGIDTables(size, each int, host ...int) *gidTables {
 		nic := conf.LinkName([]string{"ens1", "ens2", "ens3"}[i])
 		t := &gidTable{entries: make([]gidEntry, size), each: each}
 		for a := range n {
-			t.set(holder{link: nic}, netip.AddrFrom4([4]byte{10, byte(i), 0, byte(a + 1)}))
+			t.set(holder{link: nic}, netip.AddrFrom4([4]byte{10, byte(i), byte((a + 1) >> 8), byte(a + 1)}))
 		}
 		out.tables[nic] = t
 	}

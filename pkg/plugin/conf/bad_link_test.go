@@ -205,6 +205,7 @@ func TestFaultsOfRoutingProbeAndRDMA(t *testing.T) {
 		{`"rdma": {"gid": "maybe"}`, cnierr.BadConfig, `"rdma.gid": "maybe" is none of require, warn, off`, `use one of`},
 		{`"rdma": {"gidIndex": "equl"}`, cnierr.BadConfig, `"rdma.gidIndex": "equl" is none of any, equal`, `did you mean "equal"?`},
 		{`"rdma": {"gidIndex": 0}`, cnierr.BadConfig, `"rdma.gidIndex": 0 is not in 1 to 255`, ``},
+		{`"rdma": {"gidIndex": 256}`, cnierr.BadConfig, `"rdma.gidIndex": 256 is not in 1 to 255`, ``},
 		{`"rdma": {"gidIndex": "equal", "gid": "warn"}`, cnierr.BadConfig, `"rdma.gidIndex": it needs the GIDs, and rdma.gid is "warn"`, `set rdma.gid to require`},
 		{`"rdma": {"gidIndex": 3, "mode": "off"}`, cnierr.BadConfig, `"rdma.gidIndex": without RDMA there is no GID index`, `set rdma.mode to auto`},
 		{`"rdma": {"device": "mlx5_0"}`, cnierr.BadConfig, `"rdma.device": unknown key`, `use one of mode, gid`},
