@@ -211,7 +211,7 @@ func TestMLX5LateEntryIsNotThatOfAnotherPod(t *testing.T) {
 		return len(now.of("10.99.0.50")) == 0 && len(now.of(addr)) > 0
 	})
 	foreign := v2Place(t, other.Name, "mlx5_0/ports/1", addr)
-	firmware(t, "gid_late_ms", "20")
+	firmware(t, "gid_late_us", "20000")
 	a := n.attach(n.rail(0).With("ipam", map[string]any{
 		"type": "roce-ipam", "quarantine": "0s", "subnets": []any{map[string]any{"subnet": "172.16.0.0/24", "ranges": []any{addr + "-" + addr}}},
 	}), n.pod())

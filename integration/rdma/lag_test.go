@@ -5,15 +5,22 @@ package rdma
 
 import (
 	"fmt"
+	"maps"
+	"os"
+	"slices"
 	"strings"
+	"sync"
 	"testing"
 
+	"github.com/containernetworking/cni/pkg/types"
+
 	"github.com/roce-cni/roce-cni/integration/cnitest"
+	"github.com/roce-cni/roce-cni/pkg/plugin/plan"
 )
 
 // lag replaces the devices of a machine of the type mlx5-like by one device for bond0 of
-// r0 and r1, in active-backup mode, of which r0 sends.
-func lag(t *testing.T) {
+// r0 and r1, in active-backup mode, of which r0 sends, and by more.
+func lag(t *testing.T, more ...string) {
 	t.Helper()
 	was := run(t, "cat", "/sys/module/fake_roce/parameters/devices")
 	finally(t, `rmmod fake_roce
@@ -26,7 +33,7 @@ func lag(t *testing.T) {
 		for i in 0 1; do ip link set r$i down; ip link set r$i master bond0; done
 		ip link set bond0 up
 		ip link set bond0 type bond active_slave r0
-		modprobe fake_roce devices=mlx5_bond_%d:lag=r0,r1`)
+		modprobe fake_roce devices='`+strings.Join(append([]string{"mlx5_bond_%d:lag=r0,r1"}, more...), ";")+"'")
 	cnitest.Await(t, "mlx5_bond_0 is active", func() bool { return strings.Contains(run(t, "rdma", "link"), "mlx5_bond_0/1 state ACTIVE") })
 }
 
@@ -96,6 +103,61 @@ func TestMLX5BondThatFailsOverWhileProgramsRun(t *testing.T) {
 	for _, p := range pods {
 		p.mustDel()
 	}
+	n.nothingLeft()
+}
+
+// TestMLX5BondFailsOverDuringADDs has the bond fail over when the kernel tells of an address
+// of the pod, or of a filler. The firmware takes its time. An ADD has equal indexes, or leaves
+// nothing and says that they changed, and then the next one has them.
+func TestMLX5BondFailsOverDuringADDs(t *testing.T) {
+	n := newMLX5Node(t, "shared")
+	lag(t, "mlx5_%d=r2")
+	finally(t, "ip addr flush dev r2 scope global")
+	shell(t, "for i in 1 2 3; do ip addr add 10.2.0.$i/24 dev r2; done")
+	cnitest.Await(t, "the host's addresses have entries", func() bool { return len(gids(t, "", "mlx5_0").of("10.2.0.3")) == 2 })
+	firmware(t, "gid_late_us", "5000")
+	firmware(t, "del_late_us", "5000")
+	rails := []any{map[string]any{"master": "bond0"}, map[string]any{"master": "r2"}}
+	network := promising(n.allRails().With("rails", rails), "equal")
+	active, other := "r0", "r1"
+	for round := range 4 {
+		a := n.attach(network, n.pod())
+		where := a.pod.Path
+		if round == 0 {
+			where = plan.FillerNetns
+		}
+		events := os.NewFile(uintptr(addressEvents(t, where)), "netlink socket in "+where)
+		var failed *types.Error
+		var add sync.WaitGroup
+		add.Go(func() { _, failed = a.add() })
+		for range 1 + round%2 {
+			if _, err := events.Read(make([]byte, 4096)); err != nil {
+				t.Fatal(err)
+			}
+		}
+		active, other = other, active
+		run(t, "ip", "link", "set", "bond0", "type", "bond", "active_slave", active)
+		add.Wait()
+		if failed != nil && failed.Code == 108 {
+			t.Logf("ADD during failover %d: %v", round+1, failed)
+			contains(t, failed.Msg, "the indexes changed while the pod was made")
+			a.pod.empty(t)
+			n.noRecords()
+			_, failed = a.add()
+		}
+		if failed != nil {
+			t.Fatalf("ADD during failover %d: %v: %s", round+1, failed, failed.Details)
+		}
+		if at := slices.Collect(maps.Values(a.indexes())); len(at) != 2 || at[0] != at[1] {
+			t.Errorf("failover %d: the indexes are %v, want two that are equal", round+1, at)
+		}
+		_ = events.Close()
+		a.mustDel()
+	}
+	a := n.attach(network, n.pod())
+	a.mustAdd()
+	a.mustCheck()
+	a.mustDel()
 	n.nothingLeft()
 }
 

@@ -26,6 +26,29 @@ func newMLX5Node(t *testing.T, mode string) *node {
 	return newNodeOf(t, "mlx5_0", mode)
 }
 
+// fakes says whether the machine has devices of fake_roce.
+func fakes() bool {
+	_, err := os.Stat("/sys/module/fake_roce")
+	return err == nil
+}
+
+// width returns how many entries an address takes in a table.
+func width() int {
+	if fakes() {
+		return 2 // RoCE v1 and v2
+	}
+	return 1
+}
+
+// reload loads fake_roce with other devices, and other parameters, until the test is over.
+func reload(t *testing.T, devices string, parameters ...string) {
+	t.Helper()
+	was := run(t, "cat", "/sys/module/fake_roce/parameters/devices")
+	const script = "rmmod fake_roce; modprobe fake_roce devices='%s'"
+	finally(t, fmt.Sprintf(script, was))
+	shell(t, fmt.Sprintf(script, devices)+" "+strings.Join(parameters, " "))
+}
+
 // v2Place returns where the RoCE v2 entry of an address is, read in a namespace.
 func v2Place(t *testing.T, netns, port, addr string) int {
 	t.Helper()
@@ -123,11 +146,9 @@ func TestMLX5RoCEThatIsOffIsRefusedBeforeAnAddressIsLeased(t *testing.T) {
 func TestMLX5PortThatLosesRoCEIsNamed(t *testing.T) {
 	n := newMLX5Node(t, "shared")
 	was := run(t, "cat", "/sys/module/fake_roce/parameters/devices")
-	reload := "rmmod fake_roce; modprobe fake_roce devices='%s'"
 	a := n.attach(n.allRails().With("rails", []any{map[string]any{"master": "r0"}, map[string]any{"master": "r1"}}), n.pod())
 	addrs := a.addRails()
-	finally(t, fmt.Sprintf(reload, was))
-	shell(t, fmt.Sprintf(reload, strings.Replace(was, "=r0", ":raw=r0", 1)))
+	reload(t, strings.Replace(was, "=r0", ":raw=r0", 1))
 	cnitest.Await(t, "the other rail has its entry again", func() bool { return v2Places(a.pod.Name, "mlx5_1/ports/1", addrs[1][0]) != "" })
 	told := n.rocectl("env", "--netns", a.pod.Name)
 	contains(t, told, "NCCL_IB_HCA='=mlx5_1:1'", "# why: net1 "+addrs[0][0]+" is left out: RoCE is off on mlx5_0:1: the port has no GID table")
@@ -172,11 +193,11 @@ func TestMLX5TableOf32EntriesFillsUp(t *testing.T) {
 
 func TestMLX5SlowFirmwareIsAwaitedAndFailingFirmwareIsReported(t *testing.T) {
 	n := newMLX5Node(t, "shared")
-	firmware(t, "gid_late_ms", "1500")
+	firmware(t, "gid_late_us", "1500000")
 	a := n.attach(n.rail(0), n.pod())
 	a.mustAdd() // each of its entries takes so long, of v1 and v2, link-local ones first
 	a.mustDel()
-	firmware(t, "gid_late_ms", "0")
+	firmware(t, "gid_late_us", "0")
 	firmware(t, "gid_fails", "Y")
 	contains(t, n.attach(n.rail(0).With("rdma", soon(nil)), n.pod()).mustFail(108), "mlx5_0/1 made no RoCE v2 entry", "dmesg")
 	n.nothingLeft()
@@ -274,6 +295,23 @@ func TestMLX5PromiseIsKeptOnNICsThatDiffer(t *testing.T) {
 	n.nothingLeft()
 }
 
+// TestMLX5PromiseIsKeptWhileTheFirmwareIsSlow has pods come while the NICs still remove the
+// entries of others.
+func TestMLX5PromiseIsKeptWhileTheFirmwareIsSlow(t *testing.T) {
+	n := newMLX5Node(t, "shared")
+	hostAddresses(t)
+	firmware(t, "gid_late_us", "2000")
+	firmware(t, "del_late_us", "30000")
+	pods := [2]attachment{n.attach(n.mixedRails("equal"), n.pod()), n.attach(n.mixedRails("equal"), n.pod())}
+	same(pods[0])
+	for i := range 4 {
+		same(pods[(i+1)%2])
+		pods[i%2].mustDel()
+	}
+	pods[0].mustDel()
+	n.nothingLeft()
+}
+
 // TestLongMLX5PromiseHoldsWhilePodsComeAndGo is TestPromiseEqualHoldsWhilePodsComeAndGo on
 // NICs that differ.
 func TestLongMLX5PromiseHoldsWhilePodsComeAndGo(t *testing.T) {
@@ -285,7 +323,7 @@ func TestLongMLX5PromiseHoldsWhilePodsComeAndGo(t *testing.T) {
 	for i := range pods {
 		pods[i] = n.attach(n.mixedRails("equal"), n.pod())
 	}
-	for range rounds(t) {
+	for range rounds(t, 12) {
 		i := rnd.IntN(len(pods))
 		if there[i] {
 			pods[i].mustDel()
@@ -346,9 +384,9 @@ func TestMLX5PortThatFlapsKeepsItsIndexes(t *testing.T) {
 func TestMLX5MoveThatRenumbersADeviceFileIsReported(t *testing.T) {
 	n := newMLX5Node(t, "exclusive")
 	was := run(t, "cat", "/sys/module/fake_roce/parameters/devices")
-	reload := "rmmod fake_roce\nrdma link add gap type rxe netdev r0\nmodprobe fake_roce devices='" + was + "'\nrdma link del gap"
+	withGap := "rmmod fake_roce\nrdma link add gap type rxe netdev r0\nmodprobe fake_roce devices='" + was + "'\nrdma link del gap"
 	finally(t, "rmmod fake_roce; modprobe fake_roce devices='"+was+"'")
-	shell(t, reload)
+	shell(t, withGap)
 	on := func(rail int, uverbs string) attachment {
 		return n.attach(n.rail(rail).With("rdma", map[string]any{"uverbs": uverbs}), n.pod())
 	}

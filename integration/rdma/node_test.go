@@ -29,11 +29,19 @@ type node struct {
 	pods  int
 }
 
-// newNode returns the node, with its Soft-RoCE devices shared or exclusive. When
-// the test is over, everything must be as it was.
+// newNode returns the node, with its devices shared or exclusive: those of Soft-RoCE, or in
+// a machine of the type mlx5-like one as usual on each NIC. When the test is over,
+// everything must be as it was.
 func newNode(t *testing.T, mode string) *node {
 	t.Helper()
-	return newNodeOf(t, "rxe0", mode)
+	if fakes() {
+		var list []string
+		for i := range rails() {
+			list = append(list, fmt.Sprintf("mlx5_%%d=r%d", i))
+		}
+		reload(t, strings.Join(list, ";"))
+	}
+	return newNodeOf(t, device(0), mode)
 }
 
 // newNodeOf returns the node that has a device.
@@ -156,29 +164,40 @@ func hides() bool {
 // whole table of the host's device.
 func gids(t *testing.T, namespace, device string) table {
 	t.Helper()
-	if namespace != "" {
-		return gidsInside(t, namespace, device)
-	}
 	out := table{}
+	if _, err := os.Stat("/sys/class/infiniband/" + device); namespace != "" && err != nil {
+		return gidsInside(t, namespace, device) // it has moved there
+	}
+	if namespace != "" {
+		out.readFrom(t, namespace, device)
+		return out
+	}
 	out.read(t, device)
 	if !hides() {
 		return out
 	}
 	for _, name := range entries("/run/netns") {
-		ns, err := netns.Open("/run/netns/" + name)
-		if err != nil {
-			continue // a test removes it
-		}
-		err = ns.Enter(func() error {
-			out.read(t, device)
-			return nil
-		})
-		ns.Close()
-		if err != nil {
-			t.Fatal(err)
-		}
+		out.readFrom(t, name, device)
 	}
 	return out
+}
+
+// readFrom adds the entries of a device of the host that a namespace sees. One that a test
+// removes has none.
+func (t table) readFrom(tb testing.TB, namespace, device string) {
+	tb.Helper()
+	ns, err := netns.Open("/run/netns/" + namespace)
+	if err != nil {
+		return
+	}
+	defer ns.Close()
+	err = ns.Enter(func() error {
+		t.read(tb, device)
+		return nil
+	})
+	if err != nil {
+		tb.Error(err)
+	}
 }
 
 // read adds the entries of a device that a reader in the namespace of the calling

@@ -44,7 +44,7 @@ func histories(t *testing.T, of func(rail int) int) {
 	shell(t, add.String())
 	cnitest.Await(t, "the host's addresses have entries", func() bool {
 		for i, now := range allGIDs(t, "") {
-			if now.used() < before[i].used()+of(i) {
+			if now.used() < before[i].used()+of(i)*width() {
 				return false
 			}
 		}
@@ -79,15 +79,15 @@ func (p *pod) fillers(t *testing.T) string {
 	return shell(t, fmt.Sprintf("ip -n %s -o -4 addr | grep 169.254. || true", p.Name))
 }
 
-// rounds returns how many pods come or go: ROUNDS of the environment, or few. The
-// environment is that of the command in the machine.
-func rounds(t *testing.T) int {
+// rounds returns ROUNDS of the environment, or few. The environment is that of the command in
+// the machine.
+func rounds(t *testing.T, few int) int {
 	t.Helper()
 	n, err := strconv.Atoi(os.Getenv("ROUNDS"))
 	if err != nil {
-		n = 12
+		n = few
 	}
-	t.Logf("%d pods come or go, on %d NICs", n, rails())
+	t.Logf("%d rounds, on %d NICs", n, rails())
 	return n
 }
 
@@ -95,8 +95,8 @@ func rounds(t *testing.T) int {
 // random. A table never has more fillers than all other entries of the node.
 func TestPromiseEqualHoldsWhilePodsComeAndGo(t *testing.T) {
 	n := newNode(t, "shared")
-	before := allGIDs(t, "")
 	histories(t, byRail)
+	before := allGIDs(t, "")
 	rnd := rand.New(rand.NewPCG(1, uint64(rails())))
 	type member struct {
 		attachment
@@ -104,7 +104,7 @@ func TestPromiseEqualHoldsWhilePodsComeAndGo(t *testing.T) {
 	}
 	pods := map[int]member{}
 	most, peak := 0, 0
-	for range rounds(t) {
+	for range rounds(t, 12) {
 		slot := rnd.IntN(5)
 		if p, there := pods[slot]; there {
 			p.mustDel()
@@ -154,14 +154,32 @@ func TestPromiseEqualHoldsWhilePodsComeAndGo(t *testing.T) {
 		p.mustDel()
 	}
 	dropFillers(t)
-	cnitest.Await(t, "the GIDs of pods and fillers are gone", func() bool {
-		for i, now := range allGIDs(t, "") {
-			if now.used() != before[i].used()+byRail(i) {
-				return false
-			}
-		}
-		return true
-	})
+	cnitest.Await(t, "the GIDs of pods and fillers are gone", func() bool { return cmp.Equal(allGIDs(t, ""), before) })
+	n.nothingLeft()
+}
+
+// TestPromiseEqualFillersAreShownAndGoWithTheLastPod has the last pod end without DEL.
+func TestPromiseEqualFillersAreShownAndGoWithTheLastPod(t *testing.T) {
+	n := newNode(t, "shared")
+	histories(t, func(rail int) int { return 3 * rail })
+	fillers := width() * 3 * (rails() - 1) // on the first rail
+	summary := fmt.Sprintf("# %s/1: %d of them are fillers", device(0), fillers)
+	first := n.attach(promising(n.allRails(), "equal"), n.pod())
+	first.addRails()
+	contains(t, n.rocectl("gids"), summary)
+	first.mustDel()
+	contains(t, n.rocectl("gids"), summary, "filler of roce")
+	if !hides() {
+		contains(t, n.rocectl("doctor", "gid-table"), fmt.Sprintf(", %d of them by fillers of roce", fillers))
+	}
+	last := n.attach(promising(n.allRails(), "equal"), n.pod())
+	last.addRails()
+	last.pod.Remove(t)
+	n.settle(`, "rdma": {"fillers": "remove"}`)
+	contains(t, n.rocectl("forget", "--yes", last.pod.Name), "forgotten")
+	if _, err := os.Stat(plan.FillerNetns); err == nil {
+		t.Errorf("there is %s, and the settings say that fillers go with the last pod", plan.FillerNetns)
+	}
 	n.nothingLeft()
 }
 

@@ -5,6 +5,8 @@ package rdma
 
 import (
 	"encoding/binary"
+	"errors"
+	"io/fs"
 	"os"
 	"testing"
 
@@ -16,19 +18,21 @@ import (
 	"github.com/roce-cni/roce-cni/pkg/plugin/plan"
 )
 
-// fillerEvents returns what the kernel tells about fillers from now on, one netlink message
-// for each read.
-func fillerEvents(t *testing.T) *os.File {
+// addressEvents returns a socket with what the kernel tells about the IPv4 addresses of a
+// namespace from now on, one netlink message for each read. It makes that of the fillers if
+// there is none.
+func addressEvents(t *testing.T, path string) (fd int) {
 	t.Helper()
-	if err := netns.Make(plan.FillerNetns); err != nil {
-		t.Fatal(err)
+	if path == plan.FillerNetns {
+		if err := netns.Make(path); err != nil && !errors.Is(err, fs.ErrExist) {
+			t.Fatal(err)
+		}
 	}
-	there, err := netns.Open(plan.FillerNetns)
+	there, err := netns.Open(path)
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer there.Close()
-	var fd int
 	err = there.Enter(func() (err error) {
 		const kind = unix.SOCK_RAW | unix.SOCK_CLOEXEC | unix.SOCK_NONBLOCK // so that Close ends a read
 		if fd, err = unix.Socket(unix.AF_NETLINK, kind, unix.NETLINK_ROUTE); err != nil {
@@ -39,7 +43,26 @@ func fillerEvents(t *testing.T) *os.File {
 	if err != nil {
 		t.Fatal(err)
 	}
-	return os.NewFile(uintptr(fd), "netlink socket in "+plan.FillerNetns)
+	return fd
+}
+
+// fillerChanges counts how many fillers come or go from now on.
+func fillerChanges(t *testing.T) (count func() int) {
+	t.Helper()
+	fd := addressEvents(t, plan.FillerNetns)
+	t.Cleanup(func() { _ = unix.Close(fd) })
+	return func() (changes int) {
+		t.Helper()
+		for message := make([]byte, 4096); ; changes++ {
+			_, err := unix.Read(fd, message)
+			if errors.Is(err, unix.EAGAIN) {
+				return changes // the kernel tells of a change before the call that makes it ends
+			}
+			if err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
 }
 
 // killedAtFiller starts ADD on a node without fillers, and kills it when it sets its filler of
@@ -48,7 +71,7 @@ func (a attachment) killedAtFiller(number int) bool {
 	t := a.node.t
 	t.Helper()
 	dropFillers(t)
-	events := fillerEvents(t)
+	events := os.NewFile(uintptr(addressEvents(t, plan.FillerNetns)), "netlink socket in "+plan.FillerNetns)
 	cmd := a.start("ADD")
 	done := make(chan struct{})
 	go func() {

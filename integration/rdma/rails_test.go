@@ -31,7 +31,12 @@ func rails() (n int) {
 }
 
 // device returns the RDMA device of rail i.
-func device(i int) string { return fmt.Sprintf("rxe%d", i) }
+func device(i int) string {
+	if fakes() {
+		return fmt.Sprintf("mlx5_%d", i)
+	}
+	return fmt.Sprintf("rxe%d", i)
+}
 
 // devices returns those of all rails, sorted.
 func devices() (out []string) {

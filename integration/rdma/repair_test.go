@@ -4,10 +4,14 @@
 package rdma
 
 import (
+	"fmt"
 	"maps"
+	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
+
+	"github.com/google/go-cmp/cmp"
 
 	"github.com/roce-cni/roce-cni/integration/cnitest"
 )
@@ -62,56 +66,134 @@ func TestSharedMTUOfAVLANComesBack(t *testing.T) {
 // one at the index of the other.
 func TestSharedPodsOfAResetDeviceGetTheirIndexesBack(t *testing.T) {
 	n := newNode(t, "shared")
-	var pods []attachment
-	was := map[string]int{}
-	for range 3 {
-		a := n.attach(promising(n.allRails(), "equal"), n.pod())
-		a.addRails()
-		pods = append(pods, a)
-	}
-	pods[0].mustDel()
-	pods = pods[1:]
-	for _, a := range pods {
-		maps.Copy(was, a.indexes())
-	}
-	finally(t, "rdma link add rxe0 type rxe netdev r0")
-	shell(t, "rdma link del rxe0; rdma link add rxe0 type rxe netdev r0")
-	cnitest.Await(t, "the entries are there", func() bool {
-		now := gids(t, "", "rxe0")
-		return !slices.ContainsFunc(pods, func(a attachment) bool {
-			return slices.ContainsFunc(slices.Collect(maps.Keys(a.indexes())), func(addr string) bool {
-				return strings.HasPrefix(addr, "172.16.10.") && len(now.of(addr)) == 0
-			})
-		})
-	})
-	if out, err := n.tryRocectl("check"); err == nil {
-		t.Fatalf("no index changed: the test proves nothing\n%s", out)
-	}
+	r := n.reset()
 	out, _ := n.tryRocectl("repair")
-	contains(t, out, "rxe0/1 was made again, and its 2 attachments are not all in their GID indexes")
+	contains(t, out, device(0)+"/1 was made again, and its 2 attachments are not all in their GID indexes")
 	if strings.Contains(out, "grep") {
 		t.Errorf("repair calls a look lost:\n%s", out)
 	}
-	stop := n.pingpong(pods[0])
+	stop := n.pingpong(r.pods[0])
 	if out, err := n.tryRocectl("repair", "--yes"); err == nil || !strings.Contains(out, "programs use it since: process") {
 		t.Errorf("repair under a program: %v\n%s", err, out)
 	}
 	stop()
-	contains(t, n.rocectl("repair", "--yes", "--container", pods[1].id()), "their addresses are set again", "job2 net1: restored", "job3 net1: restored")
-	for _, a := range pods {
-		a.mustCheck()
+	r.repaired()
+}
+
+// TestPromiseEqualIsRepairedAfterAReset has the node have fillers on the NIC that is reset.
+// The kernel gives them their entries after those of the pods, which came first.
+func TestPromiseEqualIsRepairedAfterAReset(t *testing.T) {
+	n := newNode(t, "shared")
+	histories(t, func(rail int) int { return 3 * rail })
+	r := n.reset()
+	r.repaired()
+	a := n.attach(promising(n.allRails(), "equal"), n.pod())
+	addrs := a.addRails()
+	a.aligned(allGIDs(t, a.pod.Name), addrs)
+	a.mustDel()
+	n.nothingLeft()
+}
+
+// afterReset are pods on a device that was made again, and the indexes of their addresses
+// before that.
+type afterReset struct {
+	n    *node
+	pods []attachment
+	was  map[string]int
+}
+
+// reset makes three pods with equal indexes, deletes the first, and makes the device of the
+// first rail again, or all devices of fake_roce, with a firmware that takes its time. It
+// fails the test if no index has changed.
+func (n *node) reset() afterReset {
+	t := n.t
+	t.Helper()
+	var pods []attachment
+	for range 3 {
+		pods = append(pods, n.attach(promising(n.allRails(), "equal"), n.pod()))
 	}
-	for _, table := range allGIDs(t, "") {
-		for addr, at := range was {
-			if now := table.of(addr); len(now) > 0 && !slices.Equal(now, []int{at}) {
-				t.Errorf("%s is at %v, and was at %d", addr, now, at)
+	for _, a := range pods {
+		a.addRails()
+	}
+	pods[0].mustDel()
+	out := afterReset{n, pods[1:], map[string]int{}}
+	for _, a := range out.pods {
+		maps.Copy(out.was, a.indexes())
+	}
+	if fakes() {
+		reload(t, run(t, "cat", "/sys/module/fake_roce/parameters/devices"), "gid_late_us=2000")
+	} else {
+		finally(t, "rdma link add rxe0 type rxe netdev r0")
+		shell(t, "rdma link del rxe0; rdma link add rxe0 type rxe netdev r0")
+	}
+	cnitest.Await(t, "the entries are there", func() bool {
+		missing := maps.Clone(out.was)
+		for _, table := range allGIDs(t, "") {
+			maps.DeleteFunc(missing, func(addr string, _ int) bool { return len(table.of(addr)) == width() })
+		}
+		return len(missing) == 0
+	})
+	if said, err := n.tryRocectl("check"); err == nil {
+		t.Fatalf("no index changed: the test proves nothing\n%s", said)
+	}
+	return out
+}
+
+// repaired repairs one pod, after which all have their indexes, and deletes them.
+func (r afterReset) repaired() {
+	t := r.n.t
+	t.Helper()
+	contains(t, r.n.rocectl("repair", "--yes", "--container", r.pods[1].id()), "their addresses are set again", "job2 net1: restored", "job3 net1: restored")
+	now := allGIDs(t, "")
+	for _, a := range r.pods {
+		a.mustCheck()
+		for addr, at := range a.indexes() {
+			if at != r.was[addr] {
+				t.Errorf("%s is recorded at %d, and was at %d", addr, at, r.was[addr])
 			}
 		}
 	}
-	contains(t, n.rocectl("repair", "--yes"), "job2 net1: intact", "job3 net1: intact")
-	for _, a := range pods {
+	for addr, at := range r.was {
+		if !slices.ContainsFunc(now, func(t table) bool { return slices.Contains(t.of(addr), at) }) {
+			t.Errorf("%s is not at %d", addr, at)
+		}
+	}
+	contains(t, r.n.rocectl("repair", "--yes"), "job2 net1: intact", "job3 net1: intact")
+	for _, a := range r.pods {
 		a.mustDel()
 	}
+	r.n.nothingLeft()
+}
+
+// TestSharedNICThatIsUnboundAndBoundIsRepaired takes the NIC from its driver and gives it
+// back. The pods lose the interface on it, and the node its fillers there.
+func TestSharedNICThatIsUnboundAndBoundIsRepaired(t *testing.T) {
+	n := newNode(t, "shared")
+	histories(t, func(rail int) int { return 3 * rail })
+	a := n.attach(promising(n.allRails(), "equal"), n.pod())
+	a.addRails()
+	was := a.indexes()
+	bus := filepath.Base(run(t, "readlink", "-f", "/sys/class/net/r0/device"))
+	mac := strings.TrimSpace(run(t, "cat", "/sys/class/net/r0/address"))
+	shell(t, "echo "+bus+" >/sys/bus/virtio/drivers/virtio_net/unbind")
+	contains(t, a.check(), "net1")
+	shell(t, fmt.Sprintf(`echo %s >/sys/bus/virtio/drivers/virtio_net/bind
+		for l in /sys/class/net/eth* /sys/class/net/en*; do
+			[ ! -e $l ] || [ "$(cat $l/address)" != %s ] || ip link set ${l##*/} name r0
+		done
+		ip link set r0 up
+		rdma link add rxe0 type rxe netdev r0`, bus, mac))
+	cnitest.Await(t, "rxe0 is active", func() bool { return strings.Contains(run(t, "rdma", "link"), "rxe0/1 state ACTIVE") })
+	contains(t, n.rocectl("repair", "--yes"), "job1 net1: restored")
+	a.mustCheck()
+	if diff := cmp.Diff(was, a.indexes()); diff != "" {
+		t.Errorf("(-before +after the repair)\n%s", diff)
+	}
+	next := n.attach(promising(n.allRails(), "equal"), n.pod())
+	addrs := next.addRails()
+	next.aligned(allGIDs(t, next.pod.Name), addrs)
+	next.mustDel()
+	a.mustDel()
 	n.nothingLeft()
 }
 

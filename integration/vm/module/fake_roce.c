@@ -26,7 +26,7 @@
  *                lag/lag.c. The port names the slave that sends: the first one, and
  *                then the one that the bond reports (mlx5_lag_get_roce_netdev()).
  *                Its state is that of the bond (mlx5_query_port_roce())
- *   parameters gid_late_ms, del_late_ms and gid_fails, which can be written at any
+ *   parameters gid_late_us, del_late_us and gid_fails, which can be written at any
  *                time: the firmware's part of add_gid and del_gid (mlx5 main.c
  *                mlx5_ib_add_gid(), mlx5_ib_del_gid()), which takes its time or fails
  *   parameter hold: references to all entries, as queue pairs of programs have them
@@ -49,13 +49,13 @@ static char *devices = "";
 module_param(devices, charp, 0444);
 MODULE_PARM_DESC(devices, "NAME[:OPTION...]=NETDEV[,NETDEV...][;...]; options: SIZE, v2, raw, zero, lag");
 
-static uint gid_late_ms;
-module_param(gid_late_ms, uint, 0644);
-MODULE_PARM_DESC(gid_late_ms, "how long the firmware takes for an entry");
+static uint gid_late_us;
+module_param(gid_late_us, uint, 0644);
+MODULE_PARM_DESC(gid_late_us, "how many microseconds the firmware takes for an entry");
 
-static uint del_late_ms;
-module_param(del_late_ms, uint, 0644);
-MODULE_PARM_DESC(del_late_ms, "how long the firmware takes for the end of an entry");
+static uint del_late_us;
+module_param(del_late_us, uint, 0644);
+MODULE_PARM_DESC(del_late_us, "how many microseconds the firmware takes for the end of an entry");
 
 static bool gid_fails;
 module_param(gid_fails, bool, 0644);
@@ -146,13 +146,13 @@ static int query_pkey(struct ib_device *dev, u32 port, u16 index, u16 *pkey)
 
 static int add_gid(const struct ib_gid_attr *attr, void **context)
 {
-	fsleep(gid_late_ms * 1000ul);
+	fsleep(gid_late_us);
 	return gid_fails ? -EIO : 0;
 }
 
 static int del_gid(const struct ib_gid_attr *attr, void **context)
 {
-	fsleep(del_late_ms * 1000ul);
+	fsleep(del_late_us);
 	return 0;
 }
 
