@@ -10,12 +10,17 @@ import (
 	"io"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/spf13/cobra"
 
 	"github.com/roce-cni/roce-cni/cmd/internal/cli"
+	"github.com/roce-cni/roce-cni/pkg/plugin/calls"
+	"github.com/roce-cni/roce-cni/pkg/plugin/conf"
 	"github.com/roce-cni/roce-cni/pkg/plugin/plan"
 	"github.com/roce-cni/roce-cni/pkg/plugin/record"
+	"github.com/roce-cni/roce-cni/pkg/tool/heal"
+	"github.com/roce-cni/roce-cni/pkg/tool/report"
 )
 
 func showCommand(node *nodeFlags) *cobra.Command {
@@ -42,7 +47,7 @@ and rocectl gids shows what the tables have now.`,
 			if asJSON {
 				err = cli.JSON(cmd.OutOrStdout(), rows)
 			} else {
-				err = writeAttachments(cmd.OutOrStdout(), rows)
+				err = writeAttachments(cmd.OutOrStdout(), rows, lastHealed(records.Dir))
 			}
 			if err != nil {
 				return err
@@ -55,7 +60,20 @@ and rocectl gids shows what the tables have now.`,
 	return cmd
 }
 
-func writeAttachments(w io.Writer, rows []record.Record) error {
+// lastHealed returns the last call of rocectl heal for each attachment. Without the file of the
+// calls nothing is known.
+func lastHealed(stateDir string) map[conf.Attachment]calls.Call {
+	last := map[conf.Attachment]calls.Call{}
+	all, _, _ := calls.File{Dir: stateDir}.After("")
+	for _, c := range all {
+		if c.Verb == heal.Verb {
+			last[c.Attachment] = c
+		}
+	}
+	return last
+}
+
+func writeAttachments(w io.Writer, rows []record.Record, healed map[conf.Attachment]calls.Call) error {
 	t := cli.NewTable(w, "POD", "INTERFACE", "ADDRESSES", "MASTER", "RDMA", "GID INDEX", "TABLES", "NETWORK", "STATE")
 	for _, r := range rows {
 		pod := cmp.Or(r.Pod.String(), string(r.ContainerID))
@@ -64,6 +82,13 @@ func writeAttachments(w io.Writer, rows []record.Record) error {
 		}
 		for v := range plan.All[plan.Veth](r.Plan.Ops) {
 			t.Row(pod, v.PodEnd, "", v.Name, "", "", "", r.Network, "link to the node")
+		}
+		if c, is := healed[r.Attachment]; is {
+			says := "healed " + c.At.Format(time.DateTime) + ": " + strings.Join(heal.Made(c), ", ")
+			if c.Code != 0 {
+				says = "not healed " + c.At.Format(time.DateTime) + ": " + report.Printable(c.Error)
+			}
+			t.Row(pod, "", says)
 		}
 		for _, why := range r.LeftOut {
 			t.Row(pod, "", "left out: "+why)

@@ -16,6 +16,7 @@ import (
 	"github.com/roce-cni/roce-cni/cmd/internal/cli"
 	"github.com/roce-cni/roce-cni/pkg/base/cnierr"
 	"github.com/roce-cni/roce-cni/pkg/plugin/calls"
+	"github.com/roce-cni/roce-cni/pkg/tool/heal"
 )
 
 func traceCommand(node *nodeFlags) *cobra.Command {
@@ -24,9 +25,10 @@ func traceCommand(node *nodeFlags) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "trace",
 		Short: "Show the last ADDs and DELs of this node: how long each took, and how it ended",
-		Long: `Show the last ADDs and DELs of this node: how long each took, and how it ended. POD is the
-name of a pod, with or without its namespace, or the ID of its container. For a pod the
-steps of each ADD are shown too. The node keeps about 2,000 calls, until it boots.`,
+		Long: `Show the last ADDs and DELs of this node: how long each took, and how it ended. What
+rocectl heal has made again is a call HEAL. POD is the name of a pod, with or without its
+namespace, or the ID of its container. For a pod the steps of each ADD are shown too. The
+node keeps about 2,000 calls, until it boots.`,
 		PreRunE: node.mustExist,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			dir, err := node.dir()
@@ -62,6 +64,9 @@ func writeCalls(w io.Writer, all []calls.Call, steps bool) error {
 	t := cli.NewTable(w, "ENDED", "CALL", "POD", "INTERFACE", "NETWORK", "TOOK", "RESULT")
 	for _, c := range all {
 		result := "ok"
+		if made := heal.Made(c); c.Verb == heal.Verb && len(made) > 0 {
+			result = "made again: " + strings.Join(made, ", ")
+		}
 		if c.Code != 0 {
 			result = fmt.Sprintf("%d %s", c.Code, c.Error)
 		}
@@ -75,7 +80,7 @@ func writeCalls(w io.Writer, all []calls.Call, steps bool) error {
 		return err
 	}
 	for _, c := range all {
-		if len(c.Steps) == 0 {
+		if len(c.Steps) == 0 || c.Verb != "ADD" {
 			continue
 		}
 		fmt.Fprintf(w, "\nADD of %s, which ended at %s\n", c.IfName, c.At.Format(time.DateTime))

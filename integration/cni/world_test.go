@@ -87,6 +87,7 @@ type node struct {
 	cache string // libcni's
 	log   string // log.file; "" is standard error
 	table string // table; "" is the default
+	heal  string // heal; "" is the default
 }
 
 func newNode(t testing.TB, name string) *node {
@@ -119,6 +120,9 @@ func (n *node) settle() error {
 	}
 	if n.table != "" {
 		settings["table"] = n.table
+	}
+	if n.heal != "" {
+		settings["heal"] = n.heal
 	}
 	want, err := json.Marshal(settings)
 	if err != nil {

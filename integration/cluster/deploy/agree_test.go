@@ -76,7 +76,48 @@ func TestTheImageIsNamedOnce(t *testing.T) {
 func pods(t *testing.T) (agent, gc, remove core.PodTemplateSpec) {
 	t.Helper()
 	last := of[apps.DaemonSet](objects(t, files(t, uninstall)...))[0]
-	return one[apps.DaemonSet](t).Spec.Template, one[apps.Deployment](t).Spec.Template, last.Spec.Template
+	return daemon(t, "agent").Spec.Template, one[apps.Deployment](t).Spec.Template, last.Spec.Template
+}
+
+// daemon returns one of our DaemonSets by its component.
+func daemon(t *testing.T, component string) *apps.DaemonSet {
+	t.Helper()
+	found := all[apps.DaemonSet](t)
+	i := slices.IndexFunc(found, func(d *apps.DaemonSet) bool { return d.Name == "roce-cni-"+component })
+	if i < 0 {
+		t.Fatalf("no DaemonSet of %s", component)
+	}
+	return found[i]
+}
+
+// TestTheHealerIsAloneWithItsRights holds that the healer has no port and no token, and what of
+// the node it has: docs/adr/0042 says for what.
+func TestTheHealerIsAloneWithItsRights(t *testing.T) {
+	t.Parallel()
+	pod := daemon(t, "heal").Spec.Template.Spec
+	c := pod.Containers[0]
+	if token := pod.AutomountServiceAccountToken; token == nil || *token || len(pod.Containers) != 1 || len(c.Ports) > 0 || c.Image != "roce-cni" || !slices.Equal(c.Args, []string{"heal"}) {
+		t.Errorf("got %+v", pod)
+	}
+	s := c.SecurityContext
+	if s.Privileged != nil || !*s.ReadOnlyRootFilesystem || !slices.Equal(s.Capabilities.Drop, []core.Capability{"ALL"}) {
+		t.Errorf("it may too much: %+v", s)
+	}
+	if diff := cmp.Diff([]core.Capability{"NET_ADMIN", "NET_BROADCAST", "NET_RAW", "SYS_ADMIN", "SYS_PTRACE"}, s.Capabilities.Add); diff != "" {
+		t.Errorf("capabilities (-want +got)\n%s", diff)
+	}
+	got := map[string]string{}
+	for _, v := range pod.Volumes {
+		got[v.Name] = v.HostPath.Path
+	}
+	if diff := cmp.Diff(map[string]string{"settings": "/etc/roce", "state": settings.DefaultStateDir, "netns": "/run/netns"}, got); diff != "" {
+		t.Errorf("folders of the node (-want +got)\n%s", diff)
+	}
+	for _, m := range c.VolumeMounts {
+		if m.ReadOnly != (m.Name != "state") {
+			t.Errorf("%s: read-only is %t", m.MountPath, m.ReadOnly)
+		}
+	}
 }
 
 // containers returns all containers of our image.
@@ -147,7 +188,9 @@ func TestSelectorsSelectTheirPodsAndNoOthers(t *testing.T) {
 		selector    map[string]string
 		own, others core.PodTemplateSpec
 	}{
-		{one[apps.DaemonSet](t).Spec.Selector.MatchLabels, agent, gc},
+		{daemon(t, "agent").Spec.Selector.MatchLabels, agent, daemon(t, "heal").Spec.Template},
+		{daemon(t, "heal").Spec.Selector.MatchLabels, daemon(t, "heal").Spec.Template, agent},
+		{daemon(t, "agent").Spec.Selector.MatchLabels, agent, gc},
 		{one[apps.Deployment](t).Spec.Selector.MatchLabels, gc, agent},
 		{gc.Spec.TopologySpreadConstraints[0].LabelSelector.MatchLabels, gc, agent},
 		{of[apps.DaemonSet](objects(t, files(t, uninstall)...))[0].Spec.Selector.MatchLabels, remove, agent},
@@ -174,7 +217,8 @@ func TestEverythingIsInOurNamespace(t *testing.T) {
 	got["flow of "+account.Name] = account.Namespace
 	role, binding := one[rbac.Role](t), one[rbac.RoleBinding](t)
 	got["role"], got["role's binding"], got["role's subject"] = role.Namespace, binding.Namespace, binding.Subjects[0].Namespace
-	got["agent"], got["gc"] = one[apps.DaemonSet](t).Namespace, one[apps.Deployment](t).Namespace
+	got["heal"] = daemon(t, "heal").Namespace
+	got["agent"], got["gc"] = daemon(t, "agent").Namespace, one[apps.Deployment](t).Namespace
 	got["uninstall"] = of[apps.DaemonSet](objects(t, files(t, uninstall)...))[0].Namespace
 	for what, namespace := range got {
 		if namespace != want {

@@ -72,6 +72,10 @@ func templates() map[string][]change {
 			{"securityContext: *confined\n          ports:", `securityContext: {{ if .Values.agent.lldp }}` + withPackets + `{{ else }}*confined{{ end }}` + "\n          ports:"},
 			{labelOfNICs + "serviceAccountName: roce-cni-agent\n", pullSecrets + selector(".Values.agent.nodeSelector") + "serviceAccountName: roce-cni-agent\n"},
 		},
+		"heal.yaml": {
+			namespace, image, state,
+			{"automountServiceAccountToken: false\n", pullSecrets + selector(".Values.agent.nodeSelector") + "automountServiceAccountToken: false\n"},
+		},
 		"uninstall/daemonset.yaml": {
 			namespace, image, binaries, state,
 			{"image: registry.k8s.io/pause", `image: {{ .Values.imageRegistry | default "registry.k8s.io" }}/pause`},
@@ -136,6 +140,8 @@ func TestTheChartIsMadeFromTheManifests(t *testing.T) {
 			text, name = only(".Values.monitoring.enabled", text), "monitoring-"+base
 		case folder == "uninstall/":
 			text, name = only(".Values.uninstall", text), "uninstall.yaml"
+		case name == "heal.yaml":
+			text = only("and .Values.heal.enabled (not .Values.uninstall)", text)
 		case name == "agent.yaml": // it would install the plugins again
 			text = only("not .Values.uninstall", text)
 		}

@@ -34,6 +34,8 @@ type Node struct {
 	// AllowParent says whether a NIC of the host may be the parent in an ADD. nil allows
 	// every NIC.
 	AllowParent func(nic plan.Link) error
+	// RoutingOnly limits Lost and Repair to what only steers packets (plan.Op.Routing).
+	RoutingOnly bool
 	// Services returns the CIDRs of the cluster's Services, for hostLink.routes "auto".
 	Services func() ([]netip.Prefix, error)
 	// Addresses gives addresses to attachments and takes them back.

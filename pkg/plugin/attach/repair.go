@@ -106,6 +106,11 @@ func (n Node) lost(ctx context.Context, pod *pod, rec record.Record) (plan.Ops, 
 	if err != nil && len(rec.Plan.Interfaces) > 1 {
 		ops, err = missingOfRails(ctx, pod, rec.Plan)
 	}
+	if n.RoutingOnly {
+		var more error
+		ops, more = routing(rec.Plan, ops)
+		err = errors.Join(err, more)
+	}
 	return withProbe(rec.Plan.Ops, withAlignment(rec.Plan.Ops, ops)), err
 }
 
@@ -124,6 +129,28 @@ func missingOfRails(ctx context.Context, pod *pod, p plan.Plan) (plan.Ops, error
 	}
 	ops, err := missing(ctx, pod, p.Of(can...))
 	return ops, errors.Join(append(errs, err)...)
+}
+
+// routing returns what is missing of the interfaces that miss nothing but what steers
+// packets. The error says what the others miss: without it, their routes cannot be made.
+func routing(p plan.Plan, lost plan.Ops) (plan.Ops, error) {
+	p.Ops = lost
+	var errs []error
+	part := func(name conf.LinkName, ops plan.Ops) plan.Ops {
+		i := slices.IndexFunc(ops, func(op plan.Op) bool { return !op.Routing() })
+		if i < 0 {
+			return ops
+		}
+		errs = append(errs, cnierr.New(cnierr.Damaged, "heal interface", string(cmp.Or(ops[i].Link(), name)),
+			`rocectl repair POD --yes makes it again; with "heal": "all" in the settings of the node that is done by itself`,
+			"it misses more than routes and rules: %s", ops[i].Name()))
+		return nil
+	}
+	out := part("", p.OfNone())
+	for _, i := range p.Interfaces {
+		out = append(out, part(i.Name, p.Of(i))...)
+	}
+	return out, errors.Join(errs...)
 }
 
 // missing returns the operations that are not in place. It returns an error if one of

@@ -30,19 +30,19 @@ var kinds = []row{
 	}),
 	of[Adopt](row{name: "adopt", phase: phaseLink, foreign: true, link: about(func(a Adopt) conf.LinkName { return a.Link })}),
 	of[Sysctl](row{
-		name: "sysctl", phase: phaseSettings, goesWithLink: true, link: about(func(s Sysctl) conf.LinkName { return s.Link }),
+		name: "sysctl", phase: phaseSettings, goesWithLink: true, routing: true, link: about(func(s Sysctl) conf.LinkName { return s.Link }),
 		late: func(k Kind) bool { return k.(Sysctl).Up }, phaseLate: phaseUpSettings,
 	}),
 	of[Up](row{name: "up", phase: phaseUp, goesWithLink: true, link: about(func(u Up) conf.LinkName { return u.Link })}),
-	of[Neighbour](row{name: "neighbour", phase: phaseNeighbour, goesWithLink: true, link: about(func(n Neighbour) conf.LinkName { return n.Link })}),
+	of[Neighbour](row{name: "neighbour", phase: phaseNeighbour, goesWithLink: true, routing: true, link: about(func(n Neighbour) conf.LinkName { return n.Link })}),
 	of[Conflict](row{name: "conflict", by: ByWire, phase: phaseConflict, join: joined(Conflict.and)}),
 	of[Address](row{
 		name: "address", phase: phaseAddress, goesWithLink: true, makesGIDs: true,
 		link: about(func(a Address) conf.LinkName { return a.Link }),
 	}),
 	of[Align](row{name: "align", by: ByAligner, phase: phaseAlign, join: joined(Align.and)}),
-	of[Route](row{name: "route", phase: phaseRoute, goesWithLink: true, marked: true, link: about(func(r Route) conf.LinkName { return r.Link })}),
-	of[Rule](row{name: "rule", phase: phaseRule, afterLinks: true, marked: true, from: func(k Kind) netip.Addr { return k.(Rule).From.Addr() }}),
+	of[Route](row{name: "route", phase: phaseRoute, goesWithLink: true, marked: true, routing: true, link: about(func(r Route) conf.LinkName { return r.Link })}),
+	of[Rule](row{name: "rule", phase: phaseRule, afterLinks: true, marked: true, routing: true, from: func(k Kind) netip.Addr { return k.(Rule).From.Addr() }}),
 	of[Orphans](row{name: "orphans"}),
 	of[Carriers](row{name: "carriers"}),
 	of[Gateway](row{name: "gateway", by: ByWire, phase: phaseGateway, join: joined(Gateway.and)}),
@@ -80,6 +80,8 @@ type row struct {
 	foreign, stays bool
 	// looks says that an operation only waits for something, or looks at it.
 	looks bool
+	// routing says that an operation only steers packets. It changes neither links nor addresses.
+	routing bool
 	// makesGIDs says that the kernel adds an entry to the GID table of a NIC.
 	makesGIDs bool
 	// link returns the link of an operation. from returns the source address of
@@ -170,6 +172,10 @@ func (o Op) Marked() bool { return o.row().marked }
 // Stays says that repair does the operation again without undoing it first,
 // because programs or other pods are using the thing.
 func (o Op) Stays() bool { return o.Shared || o.row().stays }
+
+// Routing says that the operation only steers packets: a route, an ip rule, a setting of a
+// link or a neighbour.
+func (o Op) Routing() bool { return o.row().routing }
 
 // Changes returns the operations without those that only look.
 func (o Ops) Changes() Ops {

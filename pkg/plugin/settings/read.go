@@ -65,6 +65,7 @@ func Parse(file string, b []byte) (Node, error) {
 	out.TakeInUse = strict.Choice(rdma.At("inUse"), "refuse", "take") == "take"
 	out.RemoveFillers = strict.Choice(rdma.At("fillers"), "keep", "remove") == "remove"
 	rdma.Strict(nil)
+	out.Heal = strict.Choice(top.At("heal"), HealRoutes, HealOff, HealAll)
 	if s, ok := top.At("table").Absolute(); ok {
 		out.Table = s
 	}

@@ -34,6 +34,8 @@ type Node struct {
 	// RemoveFillers says that the node's fillers of GID tables go with the last pod that
 	// needs them (rdma.fillers).
 	RemoveFillers bool
+	// Heal is what rocectl heal makes again by itself.
+	Heal Heal
 	// Table is the file that has the subnets of each node and rail, for networks with
 	// ipam.table.
 	Table string
@@ -51,13 +53,24 @@ type Log struct {
 	Level string // debug, info, warn or error
 }
 
+// Heal is what rocectl heal makes again by itself.
+type Heal string
+
+// HealRoutes is what only steers packets (plan.Op.Routing), HealAll everything that rocectl
+// repair makes again.
+const (
+	HealOff    Heal = "off"
+	HealRoutes Heal = "routes"
+	HealAll    Heal = "all"
+)
+
 // DefaultStateDir is where records and leases are if the settings have no stateDir.
 const DefaultStateDir = "/run/roce"
 
 // Default returns the settings of a node without file. path is where the file would be.
 func Default(path string) Node {
 	return Node{
-		Path: path, StateDir: DefaultStateDir, Log: Log{Level: "info"}, Table: "/etc/roce/rails.json",
+		Path: path, StateDir: DefaultStateDir, Log: Log{Level: "info"}, Heal: HealRoutes, Table: "/etc/roce/rails.json",
 		IPAMPaths: usualIPAMPaths(),
 	}
 }

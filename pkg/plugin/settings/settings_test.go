@@ -24,7 +24,7 @@ func TestANodeNeedsNoSettings(t *testing.T) {
 		t.Fatal(err)
 	}
 	want := Node{
-		Path: path, StateDir: "/run/roce", Log: Log{Level: "info"}, Table: "/etc/roce/rails.json",
+		Path: path, StateDir: "/run/roce", Log: Log{Level: "info"}, Heal: HealRoutes, Table: "/etc/roce/rails.json",
 		IPAMPaths: []string{"/var/lib/cni/networks", "/run/cni/dhcp.sock", "/etc/resolv.conf", "/etc/cni/net.d/whereabouts.d"},
 	}
 	if d := cmp.Diff(want, got); d != "" {
@@ -39,12 +39,12 @@ func TestANodeNeedsNoSettings(t *testing.T) {
 func TestSettingsOfAFile(t *testing.T) {
 	t.Parallel()
 	path := filepath.Join(t.TempDir(), "node.json")
-	const document = `{"version": 1, "stateDir": "/var/lib/roce", "log": {"file": "/var/log/roce.log", "level": "debug"}, "table": "/a", "rdma": {"inUse": "take", "fillers": "remove"}, "ipamPaths": ["/d"]}`
+	const document = `{"version": 1, "stateDir": "/var/lib/roce", "log": {"file": "/var/log/roce.log", "level": "debug"}, "table": "/a", "rdma": {"inUse": "take", "fillers": "remove"}, "heal": "all", "ipamPaths": ["/d"]}`
 	if err := os.WriteFile(path, []byte(document), 0o600); err != nil {
 		t.Fatal(err)
 	}
 	got, err := Load(path)
-	want := Node{Path: path, StateDir: "/var/lib/roce", Log: Log{"/var/log/roce.log", "debug"}, Table: "/a", TakeInUse: true, RemoveFillers: true, IPAMPaths: []string{"/d"}}
+	want := Node{Path: path, StateDir: "/var/lib/roce", Log: Log{"/var/log/roce.log", "debug"}, Table: "/a", TakeInUse: true, RemoveFillers: true, Heal: HealAll, IPAMPaths: []string{"/d"}}
 	if d := cmp.Diff(want, got); d != "" || err != nil {
 		t.Errorf("%v, (-want +got):\n%s", err, d)
 	}

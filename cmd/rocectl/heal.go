@@ -1,0 +1,138 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The roce-cni authors
+
+package main
+
+import (
+	"context"
+	"io"
+	"log/slog"
+	"math/rand/v2"
+	"os/signal"
+	"sync"
+	"time"
+
+	"github.com/spf13/cobra"
+	"golang.org/x/sys/unix"
+
+	"github.com/roce-cni/roce-cni/cmd/internal/plugin"
+	"github.com/roce-cni/roce-cni/pkg/base/cnierr"
+	"github.com/roce-cni/roce-cni/pkg/base/trusted"
+	"github.com/roce-cni/roce-cni/pkg/cluster/agent/pace"
+	"github.com/roce-cni/roce-cni/pkg/plugin/calls"
+	"github.com/roce-cni/roce-cni/pkg/plugin/settings"
+	"github.com/roce-cni/roce-cni/pkg/tool/heal"
+)
+
+// settingsEvery is how often rocectl heal reads the settings of the node.
+const settingsEvery = 30 * time.Second
+
+func healCommand(node *nodeFlags) *cobra.Command {
+	return &cobra.Command{
+		Use:   "heal",
+		Short: "Make again what pods lose, when they lose it, until it is stopped",
+		Long: `Make again what the attachments of this node's pods lose, when they lose it, until it is
+stopped. The kernel tells of changes in the pods and of their NICs; all attachments are
+looked at every five minutes too. It does what "rocectl repair --yes" does for attachments,
+and never changes what another program has made.
+
+What it makes again is "heal" in the settings of the node (/etc/roce/node.json):
+
+    routes   routes, ip rules, sysctls and neighbours (the default)
+    all      also addresses, after a conflict probe, links, and GID indexes
+    off      nothing: no socket is open
+
+A change of the settings counts within half a minute. There are at most 30 repairs in a
+minute, and an attachment that does not hold is left alone for longer each time, up to five
+minutes. rocectl trace lists what was done as calls HEAL, and rocectl show the last one of
+each attachment.
+
+It runs as root on the node itself, see conf-examples/deploy/heal.yaml for its capabilities
+and folders. It opens no port and needs no API server. You may stop or kill it at any time.`,
+		Args:    cobra.NoArgs,
+		PreRunE: node.mustExist,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			ctx, stop := signal.NotifyContext(cmd.Context(), unix.SIGTERM, unix.SIGINT)
+			defer stop()
+			log := slog.New(slog.NewTextHandler(cmd.ErrOrStderr(), nil))
+			for ctx.Err() == nil {
+				s, err := settings.Load(settingsFile)
+				if err != nil {
+					log.Error("nothing is healed before the settings of the node are correct", "error", err)
+					s.Heal = settings.HealOff
+				}
+				if err := healAs(ctx, cmd.ErrOrStderr(), node, s.Heal); err != nil {
+					return err
+				}
+			}
+			return nil
+		},
+	}
+}
+
+// healAs heals until the context ends, or the settings are others.
+func healAs(ctx context.Context, w io.Writer, node *nodeFlags, level settings.Heal) error {
+	log := slog.New(slog.NewTextHandler(w, nil))
+	log.Info("healing", "heal", level)
+	ctx, stop := context.WithCancel(ctx)
+	defer stop()
+	if level == settings.HealOff {
+		changed(ctx, level)
+		return nil
+	}
+	n, err := node.open(w)
+	if err != nil {
+		return err
+	}
+	n.RoutingOnly = level == settings.HealRoutes
+	file := calls.File{Dir: n.Records.Dir}
+	if err := trusted.MakeFolder(file.Dir, 0o700); err != nil {
+		return err
+	}
+	if err := writableSettings(); err != nil {
+		return err
+	}
+	kernel, err := heal.Watch(file)
+	if err != nil {
+		return err
+	}
+	h := heal.New(heal.Config{
+		Node: n, Records: n.Records, Calls: file, Number: kernel.Number, All: level == settings.HealAll,
+		Clock: pace.Clock{Now: plugin.BootTime, Rand: rand.Float64}, Log: log,
+	})
+	var all sync.WaitGroup
+	defer all.Wait()
+	defer kernel.Close()
+	all.Go(func() { kernel.Run(ctx, h) })
+	all.Go(func() { changed(ctx, level); stop() })
+	h.Run(ctx)
+	return nil
+}
+
+// changed waits until the settings are others. Settings with a fault count as off.
+func changed(ctx context.Context, level settings.Heal) {
+	for plugin.Wait(ctx, settingsEvery) == nil {
+		s, err := settings.Load(settingsFile)
+		if err != nil {
+			s.Heal = settings.HealOff
+		}
+		if s.Heal != level {
+			return
+		}
+	}
+}
+
+// writableSettings makes /proc/sys writable where it is not: container runtimes mount it
+// read-only. That is so in the mount namespace of the container alone.
+func writableSettings() error {
+	const path = "/proc/sys"
+	var on unix.Statfs_t
+	err := unix.Statfs(path, &on)
+	if err == nil && on.Flags&unix.ST_RDONLY != 0 {
+		err = unix.Mount("", path, "", unix.MS_REMOUNT|unix.MS_BIND|unix.MS_NOSUID|unix.MS_NODEV|unix.MS_NOEXEC, "")
+	}
+	if err != nil {
+		return cnierr.New(cnierr.IO, "make writable", path, "give the container CAP_SYS_ADMIN, and no AppArmor profile, as conf-examples/deploy/heal.yaml does", "%w", err)
+	}
+	return nil
+}

@@ -1,0 +1,223 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The roce-cni authors
+
+package heal
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"slices"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/roce-cni/roce-cni/pkg/base/cnierr"
+	"github.com/roce-cni/roce-cni/pkg/base/netns"
+	"github.com/roce-cni/roce-cni/pkg/cluster/agent/pace"
+	"github.com/roce-cni/roce-cni/pkg/plugin/attach"
+	"github.com/roce-cni/roce-cni/pkg/plugin/calls"
+	"github.com/roce-cni/roce-cni/pkg/plugin/conf"
+	"github.com/roce-cni/roce-cni/pkg/plugin/kernel/rtnl"
+	"github.com/roce-cni/roce-cni/pkg/plugin/plan"
+	"github.com/roce-cni/roce-cni/pkg/plugin/record"
+)
+
+// machine is a node with attachments that lose their rules. Its clock starts with the test.
+type machine struct {
+	*Healer
+	began time.Time
+
+	mu       sync.Mutex
+	damaged  map[conf.Attachment]bool
+	nic      error // stands in the way of each repair
+	looks    int
+	repaired []time.Duration // when
+	after    func(conf.Attachment)
+}
+
+func (m *machine) Lost(_ context.Context, at conf.Attachment) (plan.Ops, error) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.looks++
+	if m.damaged[at] {
+		return plan.InPod(plan.Rule{}), nil
+	}
+	return nil, nil
+}
+
+func (m *machine) Repair(_ context.Context, at conf.Attachment) (plan.Ops, error) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.repaired = append(m.repaired, m.now())
+	if m.nic != nil {
+		return nil, m.nic
+	}
+	delete(m.damaged, at)
+	if m.after != nil {
+		m.after(at)
+	}
+	return plan.InPod(plan.Rule{}), nil
+}
+
+func (m *machine) Remade(context.Context) []attach.Remade     { return nil }
+func (m *machine) Clear(context.Context, attach.Remade) error { return nil }
+func (m *machine) now() time.Duration                         { return time.Since(m.began) }
+func (m *machine) damage(at conf.Attachment)                  { m.mu.Lock(); m.damaged[at] = true; m.mu.Unlock() }
+func (m *machine) tells(at conf.Attachment)                   { m.Note(Event{Changed: rtnl.Changed{NSID: nsidOf(at)}}) }
+func (m *machine) said(t *testing.T) (all []calls.Call) {
+	all, _, err := m.Calls.After("")
+	fatal(t, err)
+	return all
+}
+func (m *machine) repairs() []time.Duration {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return slices.Clone(m.repaired)
+}
+func container(i int) conf.Attachment {
+	return conf.Attachment{ContainerID: conf.ContainerID(fmt.Sprintf("c%03d", i)), IfName: "net1"}
+}
+
+func nsidOf(at conf.Attachment) (n int32) {
+	_, _ = fmt.Sscanf(string(at.ContainerID), "c%d", &n)
+	return n
+}
+
+func fatal(t *testing.T, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+// newMachine runs a healer of so many attachments until the test ends.
+func newMachine(t *testing.T, attachments int) *machine {
+	t.Helper()
+	m := &machine{began: time.Now(), damaged: map[conf.Attachment]bool{}}
+	records := record.Store{Dir: t.TempDir(), BootID: "boot"}
+	m.Healer = New(Config{
+		Node: m, Records: records, Calls: calls.File{Dir: records.Dir},
+		Number: func(_ context.Context, path string, id netns.ID) (int32, error) { return int32(id.Ino), nil },
+		Clock:  pace.Clock{Now: m.now, Rand: func() float64 { return .5 }}, Log: slog.New(slog.DiscardHandler),
+	})
+	for i := range attachments {
+		at := container(i)
+		release, err := records.Lock(t.Context(), at.ContainerID) // makes the folder
+		fatal(t, err)
+		fatal(t, records.Save(record.Record{
+			Attachment: at, Netns: "/proc/self/ns/net", NetnsID: netns.ID{Ino: uint64(i)}, Committed: true,
+			Plan: plan.Plan{Ops: plan.InPod(plan.Child{Name: "net1", Parent: "r0"})},
+		}))
+		release()
+	}
+	ctx, stop := context.WithCancel(t.Context())
+	var all sync.WaitGroup
+	all.Go(func() { m.Run(ctx) })
+	t.Cleanup(func() { stop(); all.Wait() })
+	return m
+}
+
+func TestADayOfAnIdleNodeHasItsSweepsAndNothingElse(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		m := newMachine(t, 10)
+		time.Sleep(24*time.Hour - time.Second)
+		synctest.Wait()
+		if want := 10 * 24 * 12; m.looks != want || len(m.repairs()) > 0 || len(m.said(t)) > 0 {
+			t.Errorf("%d looks, want %d; %d repairs, and %d calls", m.looks, want, len(m.repairs()), len(m.said(t)))
+		}
+	})
+}
+
+func TestRepairsAreBoundedAndAllCome(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		m := newMachine(t, 100)
+		synctest.Wait()
+		for i := range 100 {
+			m.damage(container(i))
+			m.tells(container(i))
+		}
+		time.Sleep(10 * time.Minute)
+		synctest.Wait()
+		all := m.repairs()
+		if len(all) != 100 {
+			t.Fatalf("%d repairs, want 100", len(all))
+		}
+		for i := range len(all) - 30 {
+			if all[i+30]-all[i] < time.Minute-pause {
+				t.Fatalf("30 repairs in %v", all[i+30]-all[i])
+			}
+		}
+		if n := len(m.said(t)); n != 100 {
+			t.Errorf("%d calls, want one for each", n)
+		}
+	})
+}
+
+func TestAnAttachmentThatDoesNotHoldIsLeftAloneForLongerEachTime(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		m := newMachine(t, 1)
+		m.after = func(at conf.Attachment) {
+			go func() { time.Sleep(time.Second); m.damage(at); m.tells(at) }()
+		}
+		synctest.Wait()
+		m.damage(container(0))
+		m.tells(container(0))
+		time.Sleep(time.Hour)
+		synctest.Wait()
+		all := m.repairs()
+		if len(all) < 10 || len(all) > 20 || all[1]-all[0] > 10*time.Second || all[len(all)-1]-all[len(all)-2] < 4*time.Minute {
+			t.Errorf("repairs at %v, want the first ones soon, and later one in five minutes", all)
+		}
+	})
+}
+
+// The healer looks at an attachment at once when its NIC changes, however long it would wait.
+func TestAnErrorOfANICIsToldOnceAndEndsWithTheNIC(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		m := newMachine(t, 5)
+		synctest.Wait()
+		m.nic = cnierr.New(cnierr.BadParent, "select master", "r0", "", "there is no such interface")
+		for i := range 5 {
+			m.damage(container(i))
+			m.tells(container(i))
+		}
+		time.Sleep(time.Hour)
+		synctest.Wait()
+		if said := m.said(t); len(said) != 1 || said[0].Code != cnierr.BadParent {
+			t.Fatalf("said %+v, want one error", said)
+		}
+		m.mu.Lock()
+		m.nic = nil
+		m.mu.Unlock()
+		m.Note(Event{Changed: rtnl.Changed{NSID: own, Link: "r0"}})
+		time.Sleep(time.Second)
+		synctest.Wait()
+		if len(m.damaged) > 0 {
+			t.Errorf("%d attachments are damaged a second after the NIC came back", len(m.damaged))
+		}
+	})
+}
+
+// Lost messages are a reason to look at all, and not all the time.
+func TestLostMessagesAreFewSweeps(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		m := newMachine(t, 3)
+		synctest.Wait()
+		before := m.looks
+		for range 600 {
+			m.Note(Event{Unknown: true})
+			time.Sleep(100 * time.Millisecond)
+		}
+		synctest.Wait()
+		if n := m.looks - before; n < 3 || n > 3*2 {
+			t.Errorf("%d looks in a minute, want one or two sweeps of 3", n)
+		}
+	})
+}
