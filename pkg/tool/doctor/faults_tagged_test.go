@@ -24,6 +24,11 @@ const (
 // trunk gives the first NIC a VLAN, and a pod with these processes on the NIC itself.
 func (w *world) trunk(status ...string) {
 	w.t.Helper()
+	w.trunkOf(conf.Pod{Namespace: "ml", Name: "trainer-0"}, status...)
+}
+
+func (w *world) trunkOf(pod conf.Pod, status ...string) {
+	w.t.Helper()
 	w.links = append(w.links, rtnl.Link{Index: 9, Kind: "vlan", VLAN: 120, Name: "storage", Lower: rtnl.Lower{Index: 2, NSID: rtnl.NoNSID}})
 	for i, s := range status {
 		process := "proc/" + strings.Repeat("7", i+1)
@@ -37,7 +42,7 @@ func (w *world) trunk(status ...string) {
 	}
 	defer release()
 	err = w.records().Save(record.Record{
-		Attachment: at, Pod: conf.Pod{Namespace: "ml", Name: "trainer-0"}, NetnsID: netns.ID{Ino: 4026532264},
+		Attachment: at, Pod: pod, NetnsID: netns.ID{Ino: 4026532264},
 		Plan: plan.Plan{Ops: plan.Ops{{Place: plan.Pod, Kind: plan.Child{Name: "net1", Parent: "ens1f0np0"}}, {Place: plan.Pod, Kind: plan.Child{
 			Name: "net1-1", Parent: "ens1f0np0", VLAN: conf.VLAN{NIC: "ens1f0np0", ID: 120},
 		}}}},
@@ -67,8 +72,24 @@ func taggedFaults() []fault {
 			check: "tagged-frames", verdict: report.OK, says: "pods without VLAN on NICs that have VLANs: 1; none has CAP_NET_RAW",
 		},
 		{
-			name: "only the pause process has NET_RAW", change: trunk(withoutRaw, strings.Replace(withRaw, "sh", "pause", 1)),
+			name: "a program with NET_RAW that calls itself pause", change: trunk(withoutRaw, strings.Replace(withRaw, "sh", "pause", 1)),
+			check: "tagged-frames", verdict: report.Problem, says: "CAP_NET_RAW", advice: "drop NET_RAW",
+			after: func(w *world) { w.write("proc/77/status", withoutRaw) },
+		},
+		{
+			name: "only the sandbox of the pod has NET_RAW", change: func(w *world) {
+				w.trunk(withoutRaw, withRaw)
+				w.write("proc/77/cgroup", "0::/kubepods.slice/kubepods-besteffort.slice/cri-containerd-c1.scope\n")
+			},
 			check: "tagged-frames", verdict: report.OK, says: "none has CAP_NET_RAW",
+		},
+		{
+			name: "a container without pod, which is its own sandbox", change: func(w *world) {
+				w.trunkOf(conf.Pod{Name: "web"}, withRaw)
+				w.write("proc/7/cgroup", "0::/machine.slice/libpod-c1.scope\n")
+			},
+			check: "tagged-frames", verdict: report.Problem, says: "web net1: it has no VLAN, but CAP_NET_RAW", advice: "drop NET_RAW",
+			after: drop,
 		},
 		{
 			name: "pods on VLANs alone", change: func(w *world) {
@@ -96,12 +117,12 @@ func TestProcessesOfThisNodeAreLookedAt(t *testing.T) {
 	if os.Geteuid() != 0 {
 		t.Skip("only root can look at the processes of others")
 	}
-	raw, hidden := Node{Root: os.DirFS("/")}.mayWriteFrames() // perhaps one of another user namespace
+	all, hidden := Node{Root: os.DirFS("/")}.processes() // perhaps one of another user namespace
 	own, err := netns.OwnID()
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, seen := raw[own.Ino]; !seen {
-		t.Errorf("the namespace of this process, %d, is not among %v (%v)", own.Ino, raw, hidden)
+	if len(all[own.Ino]) == 0 {
+		t.Errorf("the namespace of this process, %d, is not among %v (%v)", own.Ino, all, hidden)
 	}
 }

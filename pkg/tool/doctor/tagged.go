@@ -18,6 +18,7 @@ import (
 	"github.com/roce-cni/roce-cni/pkg/plugin/conf"
 	"github.com/roce-cni/roce-cni/pkg/plugin/kernel/rtnl"
 	"github.com/roce-cni/roce-cni/pkg/plugin/plan"
+	"github.com/roce-cni/roce-cni/pkg/plugin/record"
 	"github.com/roce-cni/roce-cni/pkg/tool/report"
 )
 
@@ -39,7 +40,7 @@ func (n Node) taggedFrames(ctx context.Context) []report.Finding {
 	if len(vlans) == 0 {
 		return []report.Finding{ok("no NIC has a VLAN")}
 	}
-	raw, hidden := n.mayWriteFrames()
+	processes, hidden := n.processes()
 	var out []report.Finding
 	untagged := 0
 	for rec, err := range n.Records.All() {
@@ -52,13 +53,14 @@ func (n Node) taggedFrames(ctx context.Context) []report.Finding {
 			}
 			untagged++
 			pod := cmp.Or(rec.Pod.String(), string(rec.ContainerID)) + " " + string(child.Name)
-			switch may, seen := raw[rec.NetnsID.Ino]; {
-			case may:
+			in := processes[rec.NetnsID.Ino]
+			switch {
+			case slices.ContainsFunc(in, func(p string) bool { return n.mayWriteFrames(p) && !n.inSandbox(p, rec) }):
 				out = append(out, problem(fmt.Sprintf("it has no VLAN, but CAP_NET_RAW, and its NIC %s has VLANs: %v", child.Parent, vlans[child.Parent]),
 					"# drop NET_RAW in securityContext.capabilities of its containers; or let the switch port pass no tags, and take the VLANs to another NIC").About(pod))
 			case hidden != nil:
 				out = append(out, cannotTell("a process cannot be looked at: "+hidden.Error(), "root on the node itself").About(pod))
-			case !seen:
+			case len(in) == 0:
 				out = append(out, cannotTell("no process of the pod is visible", "the PID namespace of the node (hostPID in a pod)").About(pod))
 			}
 		}
@@ -69,18 +71,16 @@ func (n Node) taggedFrames(ctx context.Context) []report.Finding {
 	return out
 }
 
-// mayWriteFrames returns the network namespaces of processes, by their inodes, and whether one
-// may use CAP_NET_RAW there. The pause process of a pod runs nothing else, and keeps the
-// capabilities that the runtime grants by default. hidden is about a process that cannot be
-// looked at.
-func (n Node) mayWriteFrames() (out map[uint64]bool, hidden error) {
-	out = map[uint64]bool{}
+// processes returns the folders of processes by the inodes of their network namespaces.
+// hidden is about a process of which this cannot be known.
+func (n Node) processes() (out map[uint64][]string, hidden error) {
+	out = map[uint64][]string{}
 	for _, name := range n.files("proc/[0-9]*/status") {
 		link, err := fs.ReadLink(n.Root, path.Join(path.Dir(name), "ns/net"))
 		if isNotExist(err) {
 			continue // it has ended
 		}
-		var ns, may uint64
+		var ns uint64
 		if err == nil {
 			_, err = fmt.Sscanf(link, "net:[%d]", &ns)
 		}
@@ -88,16 +88,31 @@ func (n Node) mayWriteFrames() (out map[uint64]bool, hidden error) {
 			hidden = err
 			continue
 		}
-		status, _ := n.text(name) // without it, the process has ended
-		is := map[string]string{}
-		for line := range strings.Lines(status) {
-			key, value, _ := strings.Cut(line, ":")
-			is[key] = strings.TrimSpace(value)
-		}
-		if may, err = strconv.ParseUint(is["CapPrm"], 16, 64); is["NoNewPrivs"] == "0" {
-			may, err = strconv.ParseUint(is["CapBnd"], 16, 64) // a program with file capabilities gives it the rest
-		}
-		out[ns] = out[ns] || err == nil && may>>unix.CAP_NET_RAW&1 == 1 && is["Name"] != "pause"
+		out[ns] = append(out[ns], path.Dir(name))
 	}
 	return out, hidden
+}
+
+// mayWriteFrames says whether a process has CAP_NET_RAW, or starts programs that may get it.
+func (n Node) mayWriteFrames(process string) bool {
+	status, _ := n.text(process + "/status") // without it, the process has ended
+	is := map[string]string{}
+	for line := range strings.Lines(status) {
+		key, value, _ := strings.Cut(line, ":")
+		is[key] = strings.TrimSpace(value)
+	}
+	may, err := strconv.ParseUint(is["CapPrm"], 16, 64)
+	if is["NoNewPrivs"] == "0" {
+		may, err = strconv.ParseUint(is["CapBnd"], 16, 64) // a program with file capabilities gives it the rest
+	}
+	return err == nil && may>>unix.CAP_NET_RAW&1 == 1
+}
+
+// inSandbox says whether a process is that of a pod's sandbox, whose ID the runtime gave to
+// the plugin. It only pauses, and keeps the capabilities that the runtime grants by default.
+// Programs of the pod can take its name, but not its control group. Of a container without
+// a pod of Kubernetes, this ID is its own.
+func (n Node) inSandbox(process string, rec record.Record) bool {
+	groups, _ := n.text(process + "/cgroup") // without it, the process has ended
+	return rec.Pod.Namespace != "" && strings.Contains(groups, string(rec.ContainerID))
 }
