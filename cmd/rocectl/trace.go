@@ -21,7 +21,7 @@ import (
 
 func traceCommand(node *nodeFlags) *cobra.Command {
 	var asJSON bool
-	var last int
+	var last uint
 	cmd := &cobra.Command{
 		Use:   "trace",
 		Short: "Show the last ADDs and DELs of this node: how long each took, and how it ended",
@@ -42,7 +42,7 @@ node keeps about 2,000 calls, until it boots.`,
 			if len(args) > 0 {
 				all = slices.DeleteFunc(all, func(c calls.Call) bool { return !isOf(c, args[0]) })
 			}
-			all = all[max(0, len(all)-last):]
+			all = all[len(all)-int(min(last, uint(len(all)))):] //nolint:gosec // no more than there are
 			if asJSON {
 				return cli.JSON(cmd.OutOrStdout(), append([]calls.Call{}, all...))
 			}
@@ -51,7 +51,7 @@ node keeps about 2,000 calls, until it boots.`,
 	}
 	takesPod(cmd)
 	cmd.Flags().BoolVar(&asJSON, "json", false, "print the calls as JSON")
-	cmd.Flags().IntVar(&last, "last", 50, "how `MANY` calls to show at most")
+	cmd.Flags().UintVar(&last, "last", 50, "how `MANY` calls to show at most")
 	return cmd
 }
 

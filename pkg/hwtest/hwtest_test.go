@@ -414,3 +414,41 @@ func FuzzReplay(f *testing.F) {
 		}
 	})
 }
+
+// FuzzArchive: whatever the archive of a stranger has, it writes nothing outside of its folders.
+func FuzzArchive(f *testing.F) {
+	link := []byte(`{"files": {"class/net/a": "1"}, "links": {"class/x": "../../etc", "b": "/"}}`)
+	f.Add("results.json", byte(tar.TypeReg), []byte(`{"ports": [{}]}`), []byte(`[{"type": 18, "rows": ["0a"]}]`), link)
+	f.Add("../results.json", byte(tar.TypeSymlink), []byte(`{}`), []byte(`[]`), []byte(`{"files": {"../out": "x", "b/c": "y"}, "links": {"b": ".."}}`))
+	f.Fuzz(func(t *testing.T, name string, kind byte, results, netlink, sys []byte) {
+		var b bytes.Buffer
+		z := gzip.NewWriter(&b)
+		w := tar.NewWriter(z)
+		for _, e := range []struct {
+			name    string
+			kind    byte
+			content []byte
+		}{{"results.json", tar.TypeReg, results}, {"netlink.json", tar.TypeReg, netlink}, {"sys.json", tar.TypeReg, sys}, {name, kind, results}} {
+			h := &tar.Header{Name: folder + e.name, Typeflag: e.kind, Linkname: "../..", Mode: 0o600, Size: int64(len(e.content))}
+			if w.WriteHeader(h) == nil {
+				_, _ = w.Write(e.content) // only a file has content
+			}
+		}
+		if z.Close() != nil { // the archive of a stranger may end anywhere
+			t.Fatal("the archive was not made")
+		}
+		both := t.TempDir()
+		dir, scratch := filepath.Join(both, "dir"), filepath.Join(both, "scratch")
+		if err := errors.Join(os.Mkdir(dir, 0o700), os.Mkdir(scratch, 0o700)); err != nil {
+			t.Fatal(err)
+		}
+		_ = Unpack(&b, dir)
+		if _, _, end, err := Open(dir, scratch); err == nil {
+			end()
+		}
+		there, err := os.ReadDir(both)
+		if err != nil || len(there) != 2 {
+			t.Errorf("%v, %v", there, err)
+		}
+	})
+}

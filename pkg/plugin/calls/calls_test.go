@@ -210,3 +210,27 @@ func TestALineThatIsNoCallIsLeftOut(t *testing.T) {
 		t.Error(diff)
 	}
 }
+
+// FuzzCalls: whatever a part of the file has, the calls that are appended are read, and once.
+func FuzzCalls(f *testing.F) {
+	f.Add([]byte("{\"verb\": \"AD\n[]\nnull{}\n"), []byte("{\"took\": 1}\n"))
+	f.Fuzz(func(t *testing.T, older, newer []byte) {
+		file := calls.File{Dir: t.TempDir()}
+		for name, b := range map[string][]byte{"calls.1": older, "calls": newer} {
+			if err := os.WriteFile(filepath.Join(file.Dir, name), b, 0o600); err != nil {
+				t.Fatal(err)
+			}
+		}
+		before := all(t, file)
+		_, mark, err := file.After("")
+		if err != nil || file.Append(call(1)) != nil {
+			t.Fatal(err)
+		}
+		if got := all(t, file); len(got) != len(before)+1 || !cmp.Equal(got[len(before)], call(1)) {
+			t.Errorf("before: %v, after: %v", before, got)
+		}
+		if got, _, err := file.After(mark); err != nil || !cmp.Equal(got, []calls.Call{call(1)}) {
+			t.Errorf("behind the mark %q: %v, %v", mark, got, err)
+		}
+	})
+}
