@@ -106,6 +106,18 @@ func TestHiddenProcessesOfTheNodeKeepNoNamespaceAlive(t *testing.T) {
 	}
 }
 
+// The loop of symbolic links stands for a folder that may not be read: root may read any.
+func TestAPathThatCannotBeLookedAtIsNotTakenForGone(t *testing.T) {
+	t.Parallel()
+	loop := filepath.Join(t.TempDir(), "netns")
+	if err := os.Symlink("netns", loop); err != nil {
+		t.Fatal(err)
+	}
+	if alive, err := Alive(Ref{Path: filepath.Join(loop, "pod"), ID: ID{Dev: 4, Ino: 99}}); alive || err == nil {
+		t.Errorf("got %v, %v; want an error", alive, err)
+	}
+}
+
 // A runtime that removes a pod by force takes its path away, while a process of it does
 // not die. When the namespace has really ended, the kernel gives its inode number to the
 // next one, which another pod has at a path of its own.

@@ -182,6 +182,28 @@ func TestAnEntryThatWentAndCameIsThatOfThePod(t *testing.T) {
 	})
 }
 
+// TestRepairFindsARecordedIndexBehindAGap has the pod get an index far behind the first free
+// one again, which ADD gave it behind fillers.
+func TestRepairFindsARecordedIndexBehindAGap(t *testing.T) {
+	t.Parallel()
+	const addr, index = "172.16.0.11", 200
+	places := make([]string, 256)
+	places[0] = v2("10.0.0.1")
+	sys := sysfs("mlx5_0", places...)
+	s := New(Config{Enter: here, Sys: sys, Log: slog.New(slog.DiscardHandler)})
+	op := wait(addr)
+	at := index
+	op.Targets[0].Index = &at
+	if err := s.LookBefore(plan.OnHost(op), setting("net1", addr)); err != nil {
+		t.Fatal(err)
+	}
+	places[index] = v2(addr)
+	maps.Copy(sys, sysfs("mlx5_0", places...))
+	if at, err := s.Place(t.Context(), rail(time.Second), addrs(addr), nil); err != nil || at[addrs(addr)[0]] != index {
+		t.Errorf("got %v, %v, want %d", at, err, index)
+	}
+}
+
 // TestASecondInterfaceOfAPodIsFoundBehindHiddenEntries has the driver hide the entries of
 // others, and show the pod that of its first interface.
 func TestASecondInterfaceOfAPodIsFoundBehindHiddenEntries(t *testing.T) {
