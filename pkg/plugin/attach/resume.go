@@ -81,7 +81,7 @@ func second(rec record.Record, req conf.Request) bool {
 		return true
 	}
 	return req.Prev == nil && slices.ContainsFunc(req.Before.Interfaces, func(l *current.Interface) bool {
-		return l != nil && l.Sandbox != "" && slices.ContainsFunc(rec.Plan.Interfaces, func(i plan.Interface) bool { return string(i.Name) == l.Name })
+		return l.Sandbox != "" && slices.ContainsFunc(rec.Plan.Interfaces, func(i plan.Interface) bool { return string(i.Name) == l.Name })
 	})
 }
 

@@ -134,7 +134,8 @@ func TestFaultsOfPrevResult(t *testing.T) {
 	for _, b := range []bad{
 		{`{"cniVersion": "1.0.0"}`, cnierr.BadConfig, none, put},
 		{`{"cniVersion": "1.0.0", "interfaces": []}`, cnierr.BadConfig, none, put},
-		{`{"cniVersion": "1.0.0", "interfaces": [null, {"name": "net1"}]}`, cnierr.BadConfig, none, put},
+		{`{"cniVersion": "1.0.0", "interfaces": [null, {"name": "net1"}]}`, cnierr.Decode, `"prevResult": not the result of a CNI plugin: interfaces has null`, "the plugin before roce in the list"},
+		{`{"cniVersion": "0.4.0", "interfaces": [null]}`, cnierr.Decode, `interfaces has null`, "the plugin before roce in the list"},
 		{`{"cniVersion": "1.0.0", "interfaces": [{"name": "net2", "sandbox": "/x"}]}`, cnierr.BadConfig, none, put},
 		{`{"cniVersion": "0.2.0", "ip4": {"ip": "10.0.0.1/24"}}`, cnierr.BadConfig, none, put},
 		{`{"cniVersion": "9.9.9", "interfaces": []}`, cnierr.Decode, `"prevResult": not the result of a CNI plugin`, "the plugin before roce in the list"},

@@ -54,7 +54,7 @@ func Lease(stdout []byte, version string) (plan.Lease, error) {
 func Previous(p chain.Prev) (plan.Lease, error) {
 	res := *p.Result
 	res.IPs = slices.DeleteFunc(slices.Clone(res.IPs), func(ip *current.IPConfig) bool {
-		return ip != nil && ip.Interface != nil && *ip.Interface != p.Interface
+		return ip.Interface != nil && *ip.Interface != p.Interface
 	})
 	lease, err := fromResult(&res)
 	if err != nil {
@@ -85,9 +85,6 @@ func fromResult(res *current.Result) (plan.Lease, error) {
 }
 
 func leasedAddress(ip *current.IPConfig) (plan.LeasedAddress, error) {
-	if ip == nil {
-		return plan.LeasedAddress{}, errors.New("an address is null")
-	}
 	p, ok := prefixOf(ip.Address)
 	if !ok {
 		return plan.LeasedAddress{}, fmt.Errorf("address %q is not a prefix", ip.Address.String())
@@ -107,9 +104,6 @@ func leasedAddress(ip *current.IPConfig) (plan.LeasedAddress, error) {
 // leasedRoute reads one route. A gateway of 0.0.0.0 or :: means that the
 // destination is on the link (RFC 3442). Table 0 means that no table is given.
 func leasedRoute(r *types.Route) (conf.Route, error) {
-	if r == nil {
-		return conf.Route{}, errors.New("a route is null")
-	}
 	dst, ok := prefixOf(r.Dst)
 	if !ok {
 		return conf.Route{}, fmt.Errorf("route destination %q is not a prefix", r.Dst.String())

@@ -60,7 +60,13 @@ func before(req conf.Request) *current.Result {
 		res = *req.Before
 	}
 	res.CNIVersion = current.ImplementedSpecVersion
-	res.Interfaces, res.IPs, res.Routes = slices.Clip(res.Interfaces), slices.Clip(res.IPs), slices.Clip(res.Routes)
+	res.Interfaces, res.IPs, res.Routes = slices.Clip(res.Interfaces), slices.Clone(res.IPs), slices.Clip(res.Routes)
+	for i, ip := range res.IPs {
+		if n := ip.Interface; n != nil && (*n < 0 || *n >= len(res.Interfaces)) {
+			res.IPs[i] = ip.Copy() // of no interface that is listed; it must not be that of ours
+			res.IPs[i].Interface = nil
+		}
+	}
 	return &res
 }
 

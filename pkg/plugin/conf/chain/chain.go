@@ -15,6 +15,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/containernetworking/cni/pkg/types"
 	current "github.com/containernetworking/cni/pkg/types/100"
 	"github.com/containernetworking/cni/pkg/types/create"
 
@@ -50,7 +51,7 @@ func Read(top *strict.Object, before *current.Result, runtime *strict.Object, if
 		return nil
 	}
 	i := slices.IndexFunc(before.Interfaces, func(l *current.Interface) bool {
-		return l != nil && l.Name == ifName && l.Sandbox != ""
+		return l.Name == ifName && l.Sandbox != ""
 	})
 	if i < 0 {
 		v.Bad("put roce behind the plugin that makes the pod's interface, or set master to have roce make one",
@@ -84,7 +85,7 @@ func MACs(top *strict.Object) map[string]string {
 		return out
 	}
 	for _, l := range res.Interfaces {
-		if l != nil && l.Sandbox != "" && l.Mac != "" {
+		if l.Sandbox != "" && l.Mac != "" {
 			out[l.Name] = l.Mac
 		}
 	}
@@ -129,7 +130,8 @@ func deviceID(values ...strict.Value) string {
 
 // ReadResult reads the result of a plugin, of any CNI version. A result without
 // a version has the version of the configuration, as in libcni
-// (https://github.com/containernetworking/cni/issues/895).
+// (https://github.com/containernetworking/cni/issues/895). No interface, address or route
+// is nil.
 func ReadResult(b []byte, version string) (*current.Result, error) {
 	var doc map[string]json.RawMessage
 	err := json.Unmarshal(b, &doc)
@@ -149,8 +151,28 @@ func ReadResult(b []byte, version string) (*current.Result, error) {
 		return nil, err
 	}
 	r, err := create.Create(version, b)
+	if err == nil {
+		err = whole(r)
+	}
 	if err != nil {
 		return nil, err
 	}
 	return current.NewResultFromResult(r)
+}
+
+// whole returns an error if a list of a result has null in place of an object: libcni would
+// panic when it writes or reads the result in another version.
+func whole(r types.Result) error {
+	b, err := json.Marshal(r)
+	var lists map[string]json.RawMessage
+	if err == nil {
+		err = json.Unmarshal(b, &lists)
+	}
+	for _, key := range []string{"interfaces", "ips", "routes"} {
+		var all []json.RawMessage
+		if json.Unmarshal(lists[key], &all) == nil && slices.ContainsFunc(all, func(one json.RawMessage) bool { return string(one) == "null" }) {
+			return fmt.Errorf("%s has null in place of an object", key)
+		}
+	}
+	return err
 }
