@@ -32,6 +32,10 @@ const pageSize = 4096
 // would make all later transactions slower.
 const maxHollow = 512
 
+// reserve is how many bytes behind its last page a file has space for after each Write. bbolt
+// writes each page that changes to another place, so without space nothing could be deleted.
+const reserve = 64 * pageSize
+
 // fillPercent is how full a page is after a copy: about as full as random
 // inserts leave it. If pages were fuller, each of the next inserts would split
 // one.
@@ -43,8 +47,8 @@ type Mode int
 // The modes.
 const (
 	Read        Mode = iota // no change: the file may be open for reading only
-	Write                   // it is committed, but a hollow file is ErrHollow
-	WriteHollow             // it is committed
+	Write                   // it is committed, but a hollow file is ErrHollow; the file gets its reserve
+	WriteHollow             // it is committed, also on a full file system
 	Forget                  // it is rolled back
 )
 
@@ -122,10 +126,30 @@ func Transact(file *os.File, m Mode, fn func(*Tx) error) (err error) {
 	}
 	ours := &Tx{tx: tx}
 	err = fn(ours)
-	if err == nil && ours.changed() && m != Forget {
-		return errors.Join(tx.Commit(), db.Close())
+	if err != nil || !ours.changed() || m == Forget {
+		return errors.Join(err, tx.Rollback(), db.Close())
 	}
-	return errors.Join(err, tx.Rollback(), db.Close())
+	end := tx.Size()
+	if m == Write {
+		err = allocate(file, end)
+	}
+	if err != nil {
+		return errors.Join(err, tx.Rollback(), db.Close())
+	}
+	err = tx.Commit()
+	if err == nil && m == Write {
+		err = allocate(file, end) // bbolt cuts off what is behind when it makes a file larger
+	}
+	return errors.Join(err, db.Close())
+}
+
+// allocate gives a file its reserve behind an end. Where that is not possible, as on NFS, there
+// is none.
+func allocate(file *os.File, end int64) error {
+	if err := unix.Fallocate(int(file.Fd()), 0, end, reserve); errors.Is(err, unix.ENOSPC) {
+		return &os.PathError{Op: "write", Path: file.Name(), Err: err}
+	}
+	return nil
 }
 
 // notEmpty returns an error for a file that is too short to be a database.

@@ -365,6 +365,56 @@ func TestAFullFileSystemChangesNothing(t *testing.T) {
 	}
 }
 
+// TestLeasesAreReleasedOnAFullFileSystem: a DEL that fails there keeps its pod until somebody
+// makes space.
+func TestLeasesAreReleasedOnAFullFileSystem(t *testing.T) {
+	t.Parallel()
+	const rails = 16
+	for _, pods := range []int{1, 2, 8, 40} {
+		s, _ := store(t)
+		if err := unix.Mount("none", s.Dir, "tmpfs", 0, "size=2m"); err != nil {
+			t.Skipf("cannot mount a tmpfs: %v", err)
+		}
+		t.Cleanup(func() {
+			if err := unix.Unmount(s.Dir, 0); err != nil {
+				t.Error(err)
+			}
+		})
+		for pod := range pods {
+			err := s.Update(t.Context(), func(l *Ledger) error {
+				var errs []error
+				for rail := range rails {
+					errs = append(errs, l.Give(owner(pod), Spot{"a", addr(1000*rail + pod)}))
+				}
+				return errors.Join(errs...)
+			})
+			if err != nil {
+				t.Fatal(err)
+			}
+		}
+		fill, err := os.Create(filepath.Join(s.Dir, "fill"))
+		for page := make([]byte, 4096); err == nil; {
+			_, err = fill.Write(page)
+		}
+		if err := fill.Close(); err != nil {
+			t.Fatal(err)
+		}
+		for pod := range pods {
+			err := s.Existing(t.Context(), func(l *Ledger) error {
+				h, _, err := l.Holding(owner(pod).Key())
+				if err == nil {
+					_, err = l.Retire(h, func(Place) State { return Released })
+				}
+				return err
+			})
+			if err != nil {
+				t.Errorf("pod %d of %d: %v", pod, pods, err)
+				break
+			}
+		}
+	}
+}
+
 func TestErrorsOfTheCallerPass(t *testing.T) {
 	t.Parallel()
 	s, _ := store(t)
