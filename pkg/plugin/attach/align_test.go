@@ -4,7 +4,6 @@
 package attach_test
 
 import (
-	"errors"
 	"fmt"
 	"maps"
 	"math/rand/v2"
@@ -157,17 +156,6 @@ func TestAPromiseThatCannotBeKeptLeavesNothing(t *testing.T) {
 		}
 		w.mustBeEmpty(name)
 	}
-}
-
-func TestFillersThatCannotBeLookedAtAreAnError(t *testing.T) {
-	t.Parallel()
-	w := promising(t, `"equal"`, newGIDTables(64, 1, 3, 1, 1))
-	w.fake.Pod(podPath("c1"))
-	w.shut = plan.FillerNetns
-	if _, err := w.node().Add(ctx, w.request("c1", "net1", "")); !errors.Is(err, errShut) {
-		t.Errorf("got %v, want %v", err, errShut)
-	}
-	w.mustBeEmpty("after the error")
 }
 
 // comeEqual makes pods, which must have equal indexes, and returns those of the last one.

@@ -300,13 +300,13 @@ func TestAServerAnswersOnlyWhoKnowsTheToken(t *testing.T) {
 func TestAPeerTestsForOthers(t *testing.T) {
 	w := newWorld(t, "a", "b", "c")
 	w.serve()
-	peer, err := w.pods[0].Dial(t.Context(), w.pods[1].address, testKey, "")
+	peer, err := w.pods[0].Dial(t.Context(), w.pods[1].address, testKey, "the second")
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer peer.Close()
 	answers, err := peer.Test(w.pods[2].address, Tests{})
-	if err != nil || problems(answers) != "" || len(answers) != 4 || answers[0].Of != "rail 0 of b to c" {
+	if err != nil || problems(answers) != "" || len(answers) != 4 || answers[0].Of != "rail 0 of the second to c" {
 		t.Errorf("got %v, %+v", err, answers)
 	}
 	if answers, err = peer.Local(); err != nil || problems(answers) != "" || len(answers) != 6 {
