@@ -42,7 +42,7 @@ node keeps about 2,000 calls, until it boots.`,
 			if len(args) > 0 {
 				all = slices.DeleteFunc(all, func(c calls.Call) bool { return !isOf(c, args[0]) })
 			}
-			all = all[len(all)-int(min(last, uint(len(all)))):] //nolint:gosec // no more than there are
+			all = all[len(all)-int(min(last, uint(len(all)))):]
 			if asJSON {
 				return cli.JSON(cmd.OutOrStdout(), append([]calls.Call{}, all...))
 			}
