@@ -8,6 +8,7 @@ import (
 	"io"
 	"net"
 	"net/http"
+	"os"
 	"slices"
 	"strings"
 	"testing"
@@ -57,14 +58,27 @@ func TestIdleConnectionsTakeNoPlaceOfOthers(t *testing.T) {
 	}
 	defer stop()
 	friend := from(t, "127.0.0.2", address)
+	var idle []net.Conn
 	for i := range 3 * maxConnections {
-		from(t, "127.0.0.1", address)
+		idle = append(idle, from(t, "127.0.0.1", address))
 		if i%50 == 0 { // another client comes when there are too many
 			answers(t, from(t, "127.0.0.2", address))
 		}
 	}
 	answers(t, friend)
 	answers(t, from(t, "127.0.0.1", address))
+	open := 0 // each one takes memory
+	for _, c := range idle {
+		if err := c.SetReadDeadline(time.Now().Add(time.Millisecond)); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := c.Read(make([]byte, 1)); errors.Is(err, os.ErrDeadlineExceeded) {
+			open++
+		}
+	}
+	if open > maxConnections {
+		t.Errorf("%d connections of one client are open, at most %d may be", open, maxConnections)
+	}
 }
 
 func TestTheAgentListensAtTheAddressOfTheNode(t *testing.T) {

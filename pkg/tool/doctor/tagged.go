@@ -108,8 +108,8 @@ func (n Node) mayWriteFrames(process string) bool {
 	return err == nil && may>>unix.CAP_NET_RAW&1 == 1
 }
 
-// inSandbox says whether a process is that of a pod's sandbox, whose ID the runtime gave to
-// the plugin. It only pauses, and keeps the capabilities that the runtime grants by default.
+// inSandbox says whether a process is that of a pod's sandbox. The runtime gave the ID of the
+// sandbox to the plugin. The process only pauses, and keeps the capabilities that the runtime grants by default.
 // Programs of the pod can take its name, but not its control group. Of a container without
 // a pod of Kubernetes, this ID is its own.
 func (n Node) inSandbox(process string, rec record.Record) bool {

@@ -365,7 +365,7 @@ func TestAFullFileSystemChangesNothing(t *testing.T) {
 	}
 }
 
-// TestLeasesAreReleasedOnAFullFileSystem: a DEL that fails there keeps its pod until somebody
+// TestLeasesAreReleasedOnAFullFileSystem: a DEL that fails there keeps its pod until an operator
 // makes space.
 func TestLeasesAreReleasedOnAFullFileSystem(t *testing.T) {
 	t.Parallel()
