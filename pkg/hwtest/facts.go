@@ -55,19 +55,24 @@ func (w watch) told(do func() error) (events map[uint32]int, entries int, err er
 	if err := do(); err != nil {
 		return nil, 0, err
 	}
-	events = map[uint32]int{}
-	for {
-		kind, came, err := w.Next(quiet)
-		if err != nil {
-			return nil, 0, err
-		}
-		if !came {
-			break
-		}
-		events[kind]++
+	events, err = w.rest()
+	if err != nil {
+		return nil, 0, err
 	}
 	after, err := w.Table(w.port)
 	return events, max(len(after)-len(before), len(before)-len(after)), err
+}
+
+// rest returns the events that come until there is none for a while, by kind.
+func (w watch) rest() (map[uint32]int, error) {
+	events := map[uint32]int{}
+	for {
+		kind, came, err := w.Next(quiet)
+		if err != nil || !came {
+			return events, err
+		}
+		events[kind]++
+	}
 }
 
 // several is how many addresses the step gid-events sets one by one, as ADD sets fillers.
@@ -248,6 +253,9 @@ func (p *pod) times(ctx context.Context, v view) report.Finding {
 	each := 1 // event for an address
 	if slices.ContainsFunc(table, func(e uverbs.Entry) bool { return e.Type == rdma.RoCEv1 }) {
 		each = 2
+	}
+	if _, err := w.rest(); err != nil { // of what came before
+		return unopened(of, err)
 	}
 	var took [2][]time.Duration // of its entry, and of its end
 	err = p.onLink(ctx, func(c *rtnl.Conn, link int32) error {
