@@ -2,7 +2,7 @@
 # SPDX-FileCopyrightText: The roce-cni authors
 
 # After "go mod download" every target works offline, but for the first run of
-# lint, vuln, gen and gen-check, which build their tools, and of bench, which builds upstream's.
+# lint and vuln, which build their tools, and of bench, which builds upstream's.
 
 VERSION ?= $(shell git describe --tags --always --dirty 2>/dev/null || echo devel)
 DESTDIR ?=
@@ -15,11 +15,9 @@ FUZZTIME ?= 30s
 
 LINT_VERSION := v2.15.0
 VULN_VERSION := v1.8.0
-CONTROLLER_GEN_VERSION := v0.19.0
 TOOLS := $(CURDIR)/.cache/bin
 LINT := $(TOOLS)/golangci-lint-$(LINT_VERSION)
 VULN := $(TOOLS)/govulncheck-$(VULN_VERSION)
-CONTROLLER_GEN := $(TOOLS)/controller-gen-$(CONTROLLER_GEN_VERSION)
 
 # What make bench measures against, and what integration/cni tests with. BENCHFLAGS=-report
 # prints without judging.
@@ -208,8 +206,7 @@ vuln: $(VULN) ## known vulnerabilities in the dependencies (needs internet)
 # asked for.
 $(LINT): PKG := github.com/golangci/golangci-lint/v2/cmd/golangci-lint@$(LINT_VERSION)
 $(VULN): PKG := golang.org/x/vuln/cmd/govulncheck@$(VULN_VERSION)
-$(CONTROLLER_GEN): PKG := sigs.k8s.io/controller-tools/cmd/controller-gen@$(CONTROLLER_GEN_VERSION)
-$(LINT) $(VULN) $(CONTROLLER_GEN):
+$(LINT) $(VULN):
 	GOBIN=$(TOOLS) CGO_ENABLED=0 bash integration/again.sh go install $(PKG)
 	mv $(TOOLS)/$(notdir $(firstword $(subst @, ,$(PKG)))) $@
 
@@ -217,14 +214,10 @@ golden: ## rewrite every golden file; read the diff afterwards
 	grep -rl --include='*_test.go' --exclude-dir=arch 'flag.Bool("update"' pkg cmd integration | \
 		xargs -n 1 dirname | sort -u | xargs -I DIR go test -count=1 ./DIR -update
 
-DEEPCOPY = $(CONTROLLER_GEN) object:headerFile=integration/deepcopy.header.txt paths=./pkg/cluster/block paths=./pkg/cluster/kube
-
-gen: $(CONTROLLER_GEN) ## rewrite docs/errors.md, docs/doctor.md, docs/rocectl.md, docs/troubleshooting.md, the chart, the package map in docs/ARCHITECTURE.md and zz_generated.deepcopy.go
-	@$(DEEPCOPY)
+gen: ## rewrite docs/errors.md, docs/doctor.md, docs/rocectl.md, docs/troubleshooting.md, the chart and the package map in docs/ARCHITECTURE.md
 	@go test -count=1 -run '$(GENERATED)' $(GENERATORS) -update
 
-gen-check: $(CONTROLLER_GEN) ## fail when make gen would change something
-	@$(DEEPCOPY) && git diff --exit-code -- '*zz_generated*' || { echo 'commit what make gen has changed' >&2; exit 1; }
+gen-check: ## fail when make gen would change something
 	@go test -count=1 -run '$(GENERATED)' $(GENERATORS) || { echo 'run: make gen' >&2; exit 1; }
 
 fuzz: ## run every fuzz target for FUZZTIME (30s)

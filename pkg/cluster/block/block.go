@@ -24,8 +24,6 @@ type Pool struct {
 // PoolSpec is what an operator writes. Exactly one of Rails, Template and Racks has
 // the subnets. The subnets and BlockSize must not change while there are blocks,
 // because they give a block its addresses. Excludes and reservations may grow.
-//
-// +kubebuilder:object:generate=true
 type PoolSpec struct {
 	// Rails has an entry for each rail, in the order in which attachments number
 	// them. Its strings may have {rack}.
@@ -61,32 +59,24 @@ type PoolSpec struct {
 }
 
 // Rail is the subnets of one rail. An attachment gets one address of each subnet.
-//
-// +kubebuilder:object:generate=true
 type Rail struct {
 	Subnets []Subnet `json:"subnets"`
 }
 
 // Template makes rails: {rail} in its strings is the number of the rail, from 0,
 // {rack} that of the node's rack; {rail+11}, {rail*2} and {rail*2+1} too.
-//
-// +kubebuilder:object:generate=true
 type Template struct {
 	Count   int      `json:"count"`
 	Subnets []Subnet `json:"subnets"`
 }
 
 // Rack is the rails of the nodes in one rack.
-//
-// +kubebuilder:object:generate=true
 type Rack struct {
 	Name  string `json:"name"` // a DNS label: the names of its blocks have it
 	Rails []Rail `json:"rails"`
 }
 
 // Subnet is a subnet, written as an element of ipam.subnets.
-//
-// +kubebuilder:object:generate=true
 type Subnet struct {
 	Subnet  string   `json:"subnet"`
 	Ranges  []string `json:"ranges,omitempty"` // none: all of it
@@ -96,8 +86,6 @@ type Subnet struct {
 }
 
 // Reservation keeps addresses from all blocks.
-//
-// +kubebuilder:object:generate=true
 type Reservation struct {
 	Ranges []string `json:"ranges"` // addresses, ranges or prefixes, of any rail
 	Reason string   `json:"reason"` // for people
@@ -105,8 +93,6 @@ type Reservation struct {
 
 // Sticky keeps the addresses of a pod for the next one of its namespace, name and
 // interface.
-//
-// +kubebuilder:object:generate=true
 type Sticky struct {
 	TTL string `json:"ttl"` // how long an address is kept; at least the pool's quarantine
 	// Slots is the range of these host indexes, "first-last". No block has them: the

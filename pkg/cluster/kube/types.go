@@ -4,6 +4,8 @@
 package kube
 
 import (
+	"encoding/json"
+
 	networking "k8s.io/api/networking/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
@@ -26,8 +28,6 @@ const (
 )
 
 // RailPool is block.Pool as the API server stores it.
-//
-// +kubebuilder:object:root=true
 type RailPool struct {
 	metav1.TypeMeta   `json:",inline"`
 	metav1.ObjectMeta `json:"metadata,omitzero"`
@@ -37,8 +37,6 @@ type RailPool struct {
 }
 
 // RailPoolList is a list of them.
-//
-// +kubebuilder:object:root=true
 type RailPoolList struct {
 	metav1.TypeMeta `json:",inline"`
 	metav1.ListMeta `json:"metadata,omitzero"`
@@ -46,10 +44,27 @@ type RailPoolList struct {
 	Items []RailPool `json:"items"`
 }
 
+// DeepCopyObject is runtime.Object's, which client-go wants of what a watch decodes.
+func (p *RailPool) DeepCopyObject() runtime.Object { return copied(p) }
+
+// DeepCopyObject is runtime.Object's.
+func (l *RailPoolList) DeepCopyObject() runtime.Object { return copied(l) }
+
+// copied goes by way of JSON: a watch copies nothing, so this need not be fast.
+func copied[T any](o *T) *T {
+	out := new(T)
+	b, err := json.Marshal(o)
+	if err == nil {
+		err = json.Unmarshal(b, out)
+	}
+	if err != nil {
+		panic("kube: copy of an object that came as JSON: " + err.Error())
+	}
+	return out
+}
+
 // PoolStatus is the reconciler's report about a pool. It is the sum over the racks
 // that the reconciler knows.
-//
-// +kubebuilder:object:generate=true
 type PoolStatus struct {
 	Blocks      int `json:"blocks"`      // how many blocks there are to claim
 	Claimed     int `json:"claimed"`     // how many of them have an owner
