@@ -9,9 +9,8 @@
 // Package ipam leases the addresses, from the file that package nodefile writes. The
 // store is a parameter: package kube has the store on an API server, blocktest the
 // store in memory. Read this file first, then space.go for what a block is and
-// claim.go for how a node gets one, and reap.go for how a node loses one. Package sticky
-// makes leases a node's own by the same rules: store.go, hold.go, owner.go and reap.go
-// have them.
+// claim.go for how a node gets one, and hold.go for how it keeps and loses one. Package
+// sticky makes leases a node's own by the same rules: store.go and hold.go have them.
 package block
 
 // Pool is a RailPool: cluster-scoped, group roce-cni.io/v1alpha1.

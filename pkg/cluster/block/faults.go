@@ -4,6 +4,7 @@
 package block
 
 import (
+	"errors"
 	"fmt"
 	"net/netip"
 	"slices"
@@ -106,4 +107,16 @@ func (p Pool) follow(f *strict.Faults, placeholder, path string, subnets []Subne
 func outside(s Subnet) bool {
 	gateway, err := netip.ParseAddr(s.Gateway)
 	return s.OnLink || err == nil && gateway.IsLinkLocalUnicast()
+}
+
+// Explain gives a code and a hint to the answers of a Store that have none. Other
+// errors stay as they are.
+func Explain(err error) error {
+	var busy *BusyError
+	switch {
+	case errors.As(err, new(*cnierr.Error)):
+	case errors.Is(err, ErrUnknown), errors.As(err, &busy), errors.Is(err, ErrConflict), errors.Is(err, ErrExists), errors.Is(err, ErrNotFound):
+		return cnierr.New(cnierr.TryAgain, "ask the API server", "", "check that it answers: kubectl get --raw /readyz", "%w", err)
+	}
+	return err
 }

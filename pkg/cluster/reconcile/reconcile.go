@@ -9,9 +9,9 @@
 // it: while it does not run, ownership does not change. One instance must run at a
 // time; rocectl elects it. It uses block and sticky, as the agent does. The order of
 // the steps is in this file. crowd.go limits what one node can make it keep,
-// mark.go handles new and deleted pools, orphans.go and
-// holdings.go list for people what would be freed and what nodes have, and summary.go
-// writes the status of a pool.
+// mark.go handles new and deleted pools, orphans.go lists
+// for people what would be freed and what nodes have, and summary.go writes the status of
+// a pool.
 package reconcile
 
 import (

@@ -4,7 +4,10 @@
 package sticky
 
 import (
+	"cmp"
 	"context"
+	"errors"
+	"slices"
 	"time"
 
 	"github.com/roce-cni/roce-cni/pkg/cluster/block"
@@ -100,4 +103,116 @@ func Reap(ctx context.Context, store Store, c block.Cluster, date time.Time, due
 		_, err := vacate(ctx, store, date, due)
 		return err
 	})
+}
+
+// Only the node that runs a pod has a use for the RailLease of the pod. An agent that
+// was taken over can hold RailLeases for pods of other nodes, and for pods that do not
+// exist, and it can write them as often as it wants. So the reaper also asks whether
+// the pod is bound to the holder. The holder must be Ready: only then has kubelet
+// stopped a pod that was deleted.
+
+// Cluster answers the reaper's questions about nodes and pods. The answers must come
+// from the API server, not from a cache.
+type Cluster interface {
+	block.Cluster
+	// Ready says whether there is a Node object of that name, with the condition Ready.
+	Ready(ctx context.Context, node string) (bool, error)
+	// Runs says whether a pod of that name, in any phase, is bound to the node. A name
+	// that no pod can have is no error.
+	Runs(ctx context.Context, namespace, pod, node string) (bool, error)
+}
+
+// questions is how many leases one Look asks about at most. Each of them is one request.
+const questions = 500
+
+// Absences remembers since when pods are not bound to the nodes that hold RailLeases
+// for them. The zero value remembers nothing, which is safe.
+type Absences struct {
+	seen block.Sightings // with the holder as the version: an agent may write a lease
+	last string          // the name of the lease that was asked about last
+}
+
+// Look asks whether pods are bound to the nodes that hold their leases. leases has
+// those of nodes that are there and Ready. now is as in block.Sightings.Look. runs asks
+// for one lease, after it was listed. If there are very many leases, a Look asks about
+// some of them, and the next Look about the next ones.
+//
+// Look returns what to remember, and the leases that are due: two answers that are at
+// least block.Grace apart, and all in between, were that the pod is not bound to the
+// same holder. After an error, nothing is due, and what was known stays known.
+func (a Absences) Look(now time.Duration, leases []Lease, runs func(Lease) (bool, error)) (next Absences, due []Lease, err error) {
+	next = Absences{seen: block.Sightings{}, last: a.last}
+	for _, l := range leases {
+		if _, absent := a.Since(l); absent {
+			a.seen.Note(next.seen, now, l.UID, l.Spec.Holder.String())
+		}
+	}
+	for _, l := range a.turn(leases) {
+		bound, err := runs(l)
+		if err != nil {
+			return a, nil, err
+		}
+		next.last = l.Name
+		if bound {
+			delete(next.seen, l.UID)
+		} else if a.seen.Note(next.seen, now, l.UID, l.Spec.Holder.String()) >= block.Grace {
+			due = append(due, l)
+		}
+	}
+	return next, due, nil
+}
+
+// turn returns the leases to ask about now: those with names after the last one.
+func (a Absences) turn(leases []Lease) []Lease {
+	sorted := slices.SortedFunc(slices.Values(leases), func(x, y Lease) int { return cmp.Compare(x.Name, y.Name) })
+	at, found := slices.BinarySearchFunc(sorted, a.last, func(l Lease, name string) int { return cmp.Compare(l.Name, name) })
+	if found {
+		at++
+	}
+	return slices.Concat(sorted[at:], sorted[:at])[:min(questions, len(sorted))]
+}
+
+// Since returns when, in the clock of Look, the pod of a lease was first seen not to
+// be bound to the holder, and whether that is so.
+func (a Absences) Since(l Lease) (first time.Duration, absent bool) {
+	return a.seen.Since(l.UID, l.Spec.Holder.String())
+}
+
+// Free removes the holder of a lease that Absences.Look has returned, so that another
+// node can have it for the pod, and says whether it did. It reads the lease, and then
+// asks again about node and pod. A pod that was bound since has its lease written by
+// its node: either the answer shows the pod, or the lease has changed and Free starts
+// again. Without an answer, the change may be done or not; the next Look shows it.
+func Free(ctx context.Context, store Store, c Cluster, date time.Time, due Lease) (bool, error) {
+	freed, err := again(func() (Lease, error) {
+		there, err := store.Get(ctx, due.Name)
+		if errors.Is(err, block.ErrNotFound) {
+			return Lease{}, nil
+		}
+		if err != nil || there.UID != due.UID || there.Spec.Holder != due.Spec.Holder {
+			return Lease{}, err
+		}
+		absent, err := absent(ctx, c, there)
+		if err != nil || !absent {
+			return Lease{}, err
+		}
+		return vacate(ctx, store, date, there)
+	})
+	return err == nil && freed.Name != "", err
+}
+
+// absent says whether the holder of a lease is Ready and the pod is not bound to it.
+func absent(ctx context.Context, c Cluster, l Lease) (bool, error) {
+	ready, err := c.Ready(ctx, l.Spec.Holder.NodeName)
+	if err != nil || !ready {
+		return false, err
+	}
+	bound, err := c.Runs(ctx, l.Spec.Namespace, l.Spec.Pod, l.Spec.Holder.NodeName)
+	return !bound, err
+}
+
+// vacate removes the holder of a lease.
+func vacate(ctx context.Context, store Store, date time.Time, l Lease) (Lease, error) {
+	l.Spec.Holder, l.Spec.Written = block.Owner{}, date.UTC().Truncate(time.Microsecond)
+	return store.Update(ctx, l)
 }

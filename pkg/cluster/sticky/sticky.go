@@ -9,8 +9,8 @@
 // never waits: the caller asks again after a temporary error. It runs in rocectl's
 // agent and reaper, never in a plugin, and uses package block. The store is a
 // parameter. Read this file first, then take.go for how a node takes and releases a
-// host index, reap.go for what happens when the pod does not come back, and absent.go
-// for nodes that hold host indexes of pods that they do not run.
+// host index, and reap.go for what happens when the pod does not come back, or runs on
+// another node than the one that holds its host index.
 package sticky
 
 import (

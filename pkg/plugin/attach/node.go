@@ -13,11 +13,16 @@ import (
 	"context"
 	"log/slog"
 	"net/netip"
+	"slices"
 	"time"
 
+	"github.com/roce-cni/roce-cni/pkg/base/cnierr"
+	"github.com/roce-cni/roce-cni/pkg/base/netns"
 	"github.com/roce-cni/roce-cni/pkg/plugin/conf"
+	"github.com/roce-cni/roce-cni/pkg/plugin/kernel"
 	"github.com/roce-cni/roce-cni/pkg/plugin/lease"
 	"github.com/roce-cni/roce-cni/pkg/plugin/plan"
+	"github.com/roce-cni/roce-cni/pkg/plugin/rdma/align"
 	"github.com/roce-cni/roce-cni/pkg/plugin/record"
 )
 
@@ -80,4 +85,152 @@ type Machine interface {
 	// the path of the pod's namespace. enter runs a function in that namespace; it is nil
 	// if there is none.
 	RDMA(netns string, enter func(fn func() error) error) RDMA
+}
+
+// Kernel is one host and one pod's namespace, opened. *kernel.Kernel is one.
+type Kernel interface {
+	plan.Executor
+	// ID tells the pod's namespace from all others.
+	ID() netns.ID
+	// Facts reads what the plan needs to know of each interface of the request. A
+	// fault says why one interface cannot be made: its parent is missing, down or of
+	// the wrong kind. err is about all interfaces.
+	Facts(ctx context.Context, req conf.Request) ([]plan.RailFacts, error)
+	// Enter runs fn in the pod's namespace, and EnterHost in the host's.
+	Enter(fn func() error) error
+	EnterHost(fn func() error) error
+	// Close closes the sockets and the namespace.
+	Close()
+}
+
+// RDMA is the RDMA subsystem as one host and one pod see it. *rdma.Subsystem
+// is one.
+type RDMA interface {
+	plan.Single
+	align.Tables
+	// Facts finds the RDMA device behind a parent. The parent is in the pod's
+	// namespace if inPod is true. Facts fails when an ADD is already known to fail.
+	Facts(ctx context.Context, want conf.RDMA, parent plan.Link, inPod bool) (plan.RDMA, error)
+	// Mode fails when a request contradicts how the node shares its devices.
+	Mode(ctx context.Context, want conf.RDMAMode) error
+	// Current returns recorded operations with the name and the index that each device in
+	// the host's namespace has now.
+	Current(ctx context.Context, recorded plan.Ops) (plan.Ops, error)
+	// Users returns the programs that have queue pairs on the devices that recorded
+	// operations share with the host; with a namespace only the programs in it.
+	Users(ctx context.Context, recorded plan.Ops, in netns.ID) ([]string, error)
+	// Located returns the GID indexes of the GIDs that Do waited for.
+	Located() map[netip.Addr]int
+	// LookBefore notes which entries there are for addresses that set is about to set.
+	// all are the operations of the attachment.
+	LookBefore(all, set plan.Ops) error
+	// Close closes the sockets.
+	Close()
+}
+
+// pod is where one attachment is made: the kernel, the wire and the RDMA subsystem of
+// one host and one pod. It sends each run of operations to the one of them that does
+// their kind, and counts the attachments that share an operation (shared.go).
+type pod struct {
+	Kernel
+	wire    plan.Single
+	rdma    RDMA
+	fillers fillers
+	at      conf.Attachment
+	records record.Store
+	log     *slog.Logger
+	measure func(step string) (end func())
+	// renamed has a note for each port of a device that had another name at ADD.
+	renamed []error
+	// remade are the ports of devices that were made again since ADD.
+	remade map[plan.RDMADevice]bool
+}
+
+// recognise returns recorded operations with the names that their devices have now. The
+// programs of a pod keep a device that is renamed.
+func (p *pod) recognise(ctx context.Context, recorded plan.Ops) (plan.Ops, error) {
+	if !slices.ContainsFunc(recorded, sharesDevice) {
+		return recorded, nil
+	}
+	now, err := p.rdma.Current(ctx, recorded)
+	if err != nil {
+		return nil, err
+	}
+	p.remade = map[plan.RDMADevice]bool{}
+	for i, op := range recorded {
+		had, is := op.Kind.(plan.Port)
+		has, _ := now[i].Kind.(plan.Port)
+		if has.Device.Index != had.Device.Index {
+			p.remade[has.Device] = true
+		}
+		if is && has.Device.Name != had.Device.Name {
+			p.renamed = append(p.renamed, cnierr.New(cnierr.Damaged, "check RDMA device", had.Device.Name, "rocectl env has the new name for programs that start",
+				"%w", &kernel.ChangedError{Property: "name", Want: had.Device.Name, Got: has.Device.Name}))
+		}
+	}
+	return now, nil
+}
+
+// open opens a pod's namespace for an attachment. The caller must Close it. Errors are
+// those of Machine.Open.
+func (n Node) open(netns string, at conf.Attachment) (*pod, error) {
+	k, err := n.Machine.Open(netns)
+	if err != nil {
+		return nil, err
+	}
+	return n.pod(k, netns, k.Enter, at), nil
+}
+
+// openHost opens the host alone for an attachment. The caller must Close it. Errors are
+// those of Machine.OpenHost.
+func (n Node) openHost(at conf.Attachment) (*pod, error) {
+	k, err := n.Machine.OpenHost()
+	if err != nil {
+		return nil, err
+	}
+	return n.pod(k, "", nil, at), nil
+}
+
+func (n Node) pod(k Kernel, netns string, enter func(func() error) error, at conf.Attachment) *pod {
+	return &pod{
+		Kernel: k, wire: n.Machine.Wire(k), rdma: n.Machine.RDMA(netns, enter), fillers: fillers{machine: n.Machine, path: n.Fillers},
+		at: at, records: n.Records, log: n.Log, measure: n.measure,
+	}
+}
+
+func (p *pod) of(op plan.Op) plan.Executor {
+	switch op.By() {
+	case plan.ByWire:
+		return plan.Each(p.wire)
+	case plan.ByRDMA:
+		return plan.Each(p.rdma)
+	case plan.ByAligner:
+		return plan.Each(align.Aligner{Pod: align.Side{Kernel: p.Kernel, Tables: p.rdma}, Node: p.fillers.side, Owner: p.owner})
+	}
+	return p.Kernel
+}
+
+// Check implements plan.Executor.
+func (p *pod) Check(ctx context.Context, run ...plan.Op) error {
+	return p.of(run[0]).Check(ctx, run...)
+}
+
+// Close closes everything.
+func (p *pod) Close() {
+	if wire, ok := p.wire.(interface{ Close() }); ok { // a wire that holds nothing has no Close
+		wire.Close()
+	}
+	p.fillers.close()
+	p.rdma.Close()
+	p.Kernel.Close()
+}
+
+// owner returns the pod or container that has an address on this node, "" if none has.
+func (p *pod) owner(addr netip.Addr) string {
+	for rec, err := range p.records.All() {
+		if err == nil && slices.ContainsFunc(rec.Plan.Addresses(), func(a plan.LeasedAddress) bool { return a.Prefix.Addr() == addr }) {
+			return who(rec)
+		}
+	}
+	return ""
 }

@@ -8,6 +8,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/roce-cni/roce-cni/pkg/base/cnierr"
 	"github.com/roce-cni/roce-cni/pkg/base/strict"
 	"github.com/roce-cni/roce-cni/pkg/plugin/conf/pool"
 )
@@ -134,4 +135,108 @@ func notOurs(key string) string {
 		return "set the top-level key dns"
 	}
 	return ""
+}
+
+// settled returns the request with the subnets of each rail, and with the requested
+// addresses and the routes in them. Without subnets, the rails get none. It then gives
+// each rail its routing, and reports what contradicts the subnets.
+func (r Request) settled(g given, f *strict.Faults) Request {
+	r.Rails = slices.Clone(r.Rails)
+	if g.subnets != nil {
+		pool.Apart(g.subnets, g.places, f)
+		addrs, routes := pool.Give(g.asked, g.subnets, f), pool.Share(r.IPAM.Routes, g.subnets, f)
+		for i := range r.Rails {
+			one := &r.Rails[i]
+			one.Subnets, one.Requested, one.Routes = g.subnets[i], addrs[i], routes[i]
+		}
+	}
+	n := tables(r.Rails)
+	for i := range r.Rails {
+		if one := &r.Rails[i]; !one.OwnRouting {
+			one.Routing = inherited(r.Routing, i, n)
+			one.Routing = r.withDefault(*one)
+		}
+	}
+	contradictSubnets(r, f)
+	return r
+}
+
+// inherited returns the routing of a rail that has no routing of its own. If
+// the common routing has a table number, that is the table of the first rail.
+// tables is the number of tables of each rail.
+func inherited(r Routing, rail, tables int) Routing {
+	if r.Table != 0 {
+		r.Table += uint32(rail * tables)
+	}
+	return r
+}
+
+// tables returns how many tables a rail may need. A second address of a family
+// needs a second table.
+func tables(each []Rail) int {
+	most := 1
+	for _, one := range each {
+		v4, v6 := pool.Families(one.Subnets)
+		most = max(most, v4, v6)
+	}
+	return most
+}
+
+// WithSubnets completes a request with subnets that come from the NICs, a table
+// or a RailPool, once they are known. perRail has the subnets of each rail, none for
+// one that is left out. Requested addresses and routes go to the rails with subnets
+// that contain them. It does not change r.
+//
+// The error is BadConfig, as in Parse: for an address or a route that fits no
+// rail, for subnets that overlap, for a wrong number of rails, and for what else
+// contradicts the subnets.
+func (r Request) WithSubnets(perRail [][]Subnet) (Request, error) {
+	if len(perRail) != len(r.Rails) {
+		return Request{}, cnierr.New(cnierr.BadConfig, operation, r.Network, "give both the same number of rails",
+			"%s has subnets for %d rails, the configuration has %d", r.IPAM.source(), len(perRail), len(r.Rails))
+	}
+	if !slices.ContainsFunc(perRail, func(s []Subnet) bool { return len(s) > 0 }) {
+		return Request{}, cnierr.New(cnierr.BadConfig, operation, r.Network, "give the NIC an address, or write ipam.subnets",
+			"%s has no subnet", r.IPAM.source())
+	}
+	f, g := &strict.Faults{}, given{subnets: perRail, places: slices.Repeat([]string{r.IPAM.source()}, len(perRail))}
+	for _, a := range r.IPAM.Requested {
+		g.asked = append(g.asked, pool.Asked{Subject: "requested address", Addr: a, Bits: -1})
+	}
+	r = r.settled(g, f)
+	if err := f.Err(operation, r.Network); err != nil {
+		return Request{}, err
+	}
+	return r, nil
+}
+
+// later says whether the subnets come from elsewhere than the configuration.
+func (p IPAM) later() bool { return p.RailPool != nil || p.Table || p.FromMaster != nil }
+
+// source names the source of the subnets.
+func (p IPAM) source() string {
+	switch {
+	case p.RailPool != nil:
+		return "RailPool " + p.RailPool.Name
+	case p.Table:
+		return "ipam.table"
+	case p.FromMaster != nil:
+		return "ipam.fromMaster"
+	}
+	return "ipam.subnets"
+}
+
+// ParseTable returns the subnets of each rail of a node from the file that
+// the settings of the node name, for ipam.table: {"nodes": {"gpu-01": [{"subnet": "172.16.0.0/31",
+// "gateway": "172.16.0.0"}]}}. Each rail has a subnet or a list of them, in the
+// form of ipam.subnets. Faults of other nodes do not matter. The error is
+// BadConfig and names the file, also when the file is not JSON.
+func ParseTable(file string, content []byte, node string) ([][]Subnet, error) {
+	f := &strict.Faults{}
+	out := pool.Table(file, content, node, f)
+	if err := f.Err("read table of rails", file); err != nil {
+		// The configuration is valid JSON, but it names a wrong file.
+		return nil, &cnierr.Error{Code: cnierr.BadConfig, Err: err}
+	}
+	return out, nil
 }

@@ -7,6 +7,7 @@ import (
 	"context"
 	"math"
 	"net/netip"
+	"slices"
 	"time"
 
 	"github.com/roce-cni/roce-cni/pkg/base/cnierr"
@@ -373,4 +374,75 @@ func (s *session) usageOf(w want) (Usage, error) {
 	usage := []Usage{w.usage()}
 	err := count(s.Ledger, s.ask, []want{w}, usage)
 	return usage[0], err
+}
+
+// keep decides about the addresses that the owner already has in the pool. An address
+// that fits the request is its lease again, any other goes into quarantine. keep returns
+// how many wants are left. It refuses a request when a plugin before in the list has
+// leased as this owner: the address is on that plugin's interface.
+func (s *session) keep() (missing int, err error) {
+	h, _, err := s.Holding(s.ask.Owner.Key())
+	if err != nil {
+		return 0, err
+	}
+	for _, p := range h.Places {
+		if slices.Contains(s.ask.Earlier, p.Addr) {
+			return 0, cnierr.New(cnierr.BadConfig, "lease address for", s.ask.Owner.IfName, "list each plugin that leases addresses only once",
+				"another plugin of type %q in the list of network %q has leased %s", s.ask.Owner.Program, s.ask.Owner.Network, p.Addr)
+		}
+	}
+	missing = len(s.wants)
+	left, err := s.Retire(h, func(p ledger.Place) State {
+		if p.Pool != s.ask.Pool {
+			return 0
+		}
+		i := s.fitting(p.Addr)
+		if i < 0 {
+			return ledger.Released
+		}
+		s.leases[i] = s.wants[i].lease(p.Addr, p.Early)
+		missing--
+		return 0
+	})
+	if err != nil || len(left.Places) == 0 || left.Owner == s.ask.Owner {
+		return missing, err
+	}
+	// The runtime repeated the ADD, maybe with a new namespace.
+	return missing, s.Save(ledger.Holding{Owner: s.ask.Owner, Places: left.Places})
+}
+
+// fitting returns a want without a lease that an address fits, or -1.
+func (s *session) fitting(a netip.Addr) int {
+	for i, w := range s.wants {
+		if !s.leases[i].Prefix.IsValid() && w.fits(a) {
+			return i
+		}
+	}
+	return -1
+}
+
+// quarantineLeft returns how much of its quarantine an address still has, in whole
+// seconds.
+func (s *session) quarantineLeft(r ledger.Quarantined) time.Duration {
+	return (quarantineFor(r.State, s.ask.Quarantine) - (s.Now - r.Freed)).Round(time.Second)
+}
+
+const quarantineHint = "wait until the quarantine is over, widen ipam.subnets[].ranges, or shorten ipam.quarantine"
+
+// inQuarantine returns the error for a requested address that is in quarantine.
+func (s *session) inQuarantine(r ledger.Quarantined) error {
+	return cnierr.New(cnierr.TryAgain, "lease requested address", r.Addr.String(), quarantineHint,
+		"it is in quarantine for %v more: its last user may still have it, and this program cannot probe for conflicts", s.quarantineLeft(r))
+}
+
+// allInQuarantine returns the error for a subnet in which all addresses that are left are in
+// quarantine. r is longest in quarantine.
+func (s *session) allInQuarantine(w want, r ledger.Quarantined) error {
+	usage, err := s.usageOf(w)
+	if err != nil {
+		return err
+	}
+	return cnierr.New(cnierr.PoolExhausted, "lease address", s.ask.Pool, quarantineHint,
+		"all free addresses of %v are in quarantine, the next one (%v) for %v more, and this program cannot probe for conflicts: %v",
+		w.Prefix, r.Addr, s.quarantineLeft(r), usage)
 }

@@ -6,6 +6,8 @@ package ipam
 import (
 	"context"
 	"net/netip"
+	"os"
+	"path/filepath"
 	"slices"
 
 	"github.com/roce-cni/roce-cni/pkg/base/cnierr"
@@ -152,4 +154,146 @@ func (b *Book) ReleaseAddress(ctx context.Context, pool string, addr netip.Addr)
 		return err
 	}
 	return cnierr.New(cnierr.BadConfig, "release address", addr.String(), "look for it with rocectl pool list", "pool %q has not leased it", pool)
+}
+
+// reapWindow is how many namespaces one call looks at. attachWindow is how many
+// attachments: a pod can have many interfaces in one namespace.
+const (
+	reapWindow   = 2
+	reapSample   = 32
+	attachWindow = 32
+)
+
+// reap puts leases of namespaces that are gone into quarantine, because Multus
+// sends no GC to secondary networks and a DEL may never come. It looks at no
+// more than limit namespaces: those of the owners that are stored next to
+// the owner of this call. So it needs almost no further pages. Which
+// namespaces these are is chance. Without limit it looks at all, but only when
+// no address is free.
+//
+// A missing path proves nothing while a process has the namespace, and nothing
+// where this process cannot see the namespaces of the node, for instance in a
+// container without /run/netns. So reap reaps nothing unless it finds the
+// namespace of the present call in the same folder, or both are named by a process. It also reaps nothing if most
+// namespaces that it looked at seem to be gone.
+func (w *work) reap(k Key, present netns.Ref, limit int) error {
+	if !w.visible(present) {
+		return nil
+	}
+	checked, gone, dead, err := w.look(k, present, limit)
+	if err != nil {
+		return err
+	}
+	if gone > 4 && 2*gone > checked {
+		w.warn("most of the checked namespaces are gone, which can be an error: no lease is freed", "checked", checked, "gone", gone)
+		return nil
+	}
+	for _, n := range dead {
+		h, err := n.Holding()
+		if err != nil {
+			return err
+		}
+		w.warn("leases are freed: their namespace is gone", "owner", h.Owner.String(), "container", h.Owner.ContainerID,
+			"interface", h.Owner.IfName, "netns", h.Owner.Netns.Path, "addresses", len(h.Places))
+		w.reaped = append(w.reaped, h.Owner)
+		if _, err := w.Retire(h, allPlaces); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// look judges up to limit namespaces. It returns the number of namespaces that
+// it judged, the number of those that are gone, and the holdings of those.
+func (w *work) look(k Key, present netns.Ref, limit int) (checked, gone int, dead []ledger.Neighbour, err error) {
+	known := map[netns.Ref]bool{present: false}
+	seen := 0
+	for n, err := range w.Neighbours(k) {
+		if err != nil {
+			return 0, 0, nil, err
+		}
+		isDead, ok := known[n.Netns]
+		if seen == 4*limit || !ok && checked == limit {
+			break
+		}
+		seen++
+		if !ok {
+			isDead, err = w.ended(k, present, n)
+			if err != nil {
+				return 0, 0, nil, err
+			}
+			known[n.Netns] = isDead
+			checked++
+			if isDead {
+				gone++
+				limit = max(limit, reapSample)
+			}
+		}
+		if isDead {
+			dead = append(dead, n)
+		}
+	}
+	return checked, gone, dead, nil
+}
+
+// ended says whether the namespace of a holding is surely gone. The kernel gives the inode
+// number of a namespace that is gone to the next one. Where namespaces are named by
+// process, the namespace of the present call can therefore look like that of a dead pod.
+func (w *work) ended(k Key, present netns.Ref, n ledger.Neighbour) (bool, error) {
+	if w.dead(present, n.Netns) {
+		return true, nil
+	}
+	if n.Netns.Path == present.Path || n.Netns.ID != present.ID || !leftByProcess(n.Netns.Path) {
+		return false, nil
+	}
+	h, err := n.Holding()
+	return err == nil && h.Owner.ContainerID != k.ContainerID, err
+}
+
+// visible says whether the namespace of the present call is at its path.
+func (w *work) visible(present netns.Ref) bool {
+	if present.Path == "" {
+		return false
+	}
+	alive, err := w.alive(present)
+	return err == nil && alive
+}
+
+// dead says whether a namespace is surely gone.
+func (w *work) dead(present, n netns.Ref) bool {
+	if n.Path == "" || !samePlace(n.Path, present.Path) {
+		return false
+	}
+	alive, err := w.alive(n)
+	return err == nil && !alive
+}
+
+// leftByProcess says whether a path names a namespace by a process that has ended.
+func leftByProcess(path string) bool {
+	_, ok := netns.ByProcess(path)
+	there, err := netns.At(path)
+	return ok && there == (netns.Ref{}) && err == nil
+}
+
+// samePlace says whether a process that finds a namespace at one path would also find
+// one at the other: both name it by a process of the same procfs, or both are in the same
+// folder.
+func samePlace(a, b string) bool {
+	procA, okA := netns.ByProcess(a)
+	procB, okB := netns.ByProcess(b)
+	if okA || okB {
+		return okA && okB && sameFolder(procA, procB)
+	}
+	return sameFolder(filepath.Dir(a), filepath.Dir(b))
+}
+
+// sameFolder says whether two paths are the same folder, such as /run/netns and
+// /var/run/netns on most machines.
+func sameFolder(a, b string) bool {
+	if a == b {
+		return true
+	}
+	x, errX := os.Stat(a)
+	y, errY := os.Stat(b)
+	return errX == nil && errY == nil && os.SameFile(x, y)
 }

@@ -4,8 +4,17 @@
 package kernel
 
 import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
 	"github.com/roce-cni/roce-cni/pkg/base/cnierr"
+	"github.com/roce-cni/roce-cni/pkg/base/netns"
 	"github.com/roce-cni/roce-cni/pkg/base/shell"
+	"github.com/roce-cni/roce-cni/pkg/plugin/conf"
 	"github.com/roce-cni/roce-cni/pkg/plugin/kernel/rtnl"
 	"github.com/roce-cni/roce-cni/pkg/plugin/plan"
 )
@@ -61,4 +70,161 @@ func (n namespace) ip(format string, args ...any) string {
 		return "ip" + command
 	}
 	return plan.IP(n.netnsName()) + command
+}
+
+// procfs is where the processes of the node are.
+const procfs = "/proc"
+
+const (
+	// searchTime is how long a search in all namespaces takes at most, and lookTime that
+	// in one of them. The programs of a namespace can change its links all the time, so
+	// that a dump never ends, and a node can have thousands of namespaces. Only the
+	// attachment with the missing link waits. A busy node must find the link too.
+	searchTime = 30 * time.Second
+	lookTime   = time.Second
+)
+
+// removeElsewhere removes links with our marks from the other namespaces of the node. A
+// link that leaves its namespace loses addresses and routes, but keeps alias and MAC. A
+// namespace that cannot be read is left out: its programs must not stop the DEL of
+// another pod.
+func (r children) removeElsewhere(ctx context.Context) error {
+	if len(r) == 0 {
+		return nil
+	}
+	return r[0].eachNamespace(ctx, func(look context.Context, _ string, c *rtnl.Conn) (bool, error) {
+		links, err := c.Links(look)
+		if err != nil {
+			return true, nil //nolint:nilerr // what cannot be read has nothing
+		}
+		moved := slices.DeleteFunc(slices.Clone(links), func(l rtnl.Link) bool {
+			return !slices.ContainsFunc(r, func(m child) bool { return m.moved(l) })
+		})
+		return true, remove(ctx, c, moved, links)
+	})
+}
+
+// elsewhere returns our link in another namespace of the node, and the path of that
+// namespace, "" if it is in none.
+func (m child) elsewhere(ctx context.Context) (at string, is rtnl.Link) {
+	_ = m.eachNamespace(ctx, func(look context.Context, path string, c *rtnl.Conn) (bool, error) { // what cannot be read has nothing
+		links, err := c.Links(look)
+		if i := slices.IndexFunc(links, m.moved); err == nil && i >= 0 {
+			at, is = path, links[i]
+		}
+		return at == "", nil
+	})
+	return at, is
+}
+
+// moved says whether a link of another namespace is ours. There, the MAC alone proves
+// nothing: a later pod with our address has it too.
+func (m child) moved(l rtnl.Link) bool { return m.isKind(l) && l.Alias == m.op.Mark }
+
+// visit looks into a namespace, in the time of its context. It says whether to go on.
+type visit func(look context.Context, path string, c *rtnl.Conn) (more bool, err error)
+
+// eachNamespace calls fn for the namespaces of the node but the pod's, until fn returns
+// false or an error, or searchTime is over. It leaves out namespaces that cannot be
+// opened, because most of them are just ending. Without procfs, nothing is known of other
+// namespaces.
+func (k *Kernel) eachNamespace(ctx context.Context, fn visit) error {
+	ctx, cancel := context.WithTimeout(ctx, searchTime)
+	defer cancel()
+	for ns, err := range netns.Each(procfs) {
+		if ctx.Err() != nil {
+			return nil
+		}
+		if err != nil || ns.ID == k.ID() {
+			continue
+		}
+		if more, err := lookInto(ctx, ns, fn); err != nil || !more {
+			return err
+		}
+	}
+	return nil
+}
+
+// lookInto calls fn for a namespace that may be entered.
+func lookInto(ctx context.Context, ns *netns.Namespace, fn visit) (more bool, err error) {
+	var c *rtnl.Conn
+	if err := ns.Enter(func() (err error) {
+		c, err = rtnl.Dial()
+		return err
+	}); err != nil {
+		return true, nil //nolint:nilerr // it may not be entered
+	}
+	defer c.Close()
+	ctx, cancel := context.WithTimeout(ctx, lookTime)
+	defer cancel()
+	return fn(ctx, ns.Path, c)
+}
+
+// ErrInUse is in the error of Undo about a link on the host that stays, because something of
+// another program stands on it.
+var ErrInUse = errors.New("another program uses it")
+
+// upon calls fn for each link of another program that stands on a link of the host, in any
+// namespace of the node, until fn returns true. at says where the link is.
+func (k *Kernel) upon(ctx context.Context, fn func(l rtnl.Link, at string) (stop bool)) {
+	visit := func(links []rtnl.Link, host int32, at string) bool {
+		return slices.ContainsFunc(links, func(l rtnl.Link) bool {
+			return l.Lower.Index != 0 && l.Lower.NSID == host && !strings.HasPrefix(l.Alias, plan.MarkPrefix) && fn(l, at)
+		})
+	}
+	if links, err := k.host.Links(ctx); err == nil && visit(links, rtnl.NoNSID, "host") {
+		return
+	}
+	look := func(ctx context.Context, path string, c *rtnl.Conn) (more bool, err error) {
+		links, err := c.Links(ctx)
+		if err != nil {
+			return true, nil //nolint:nilerr // what cannot be read has nothing
+		}
+		host, err := c.NSID(ctx, k.hostNS.FD())
+		return err != nil || host == rtnl.NoNSID || !visit(links, host, path), nil
+	}
+	if k.pod != nil {
+		if more, _ := look(ctx, k.path, k.pod); !more {
+			return
+		}
+	}
+	_ = k.eachNamespace(ctx, look)
+}
+
+// unused returns ErrInUse if a link of the host has an address, is a port of another link,
+// or carries a link of another program.
+func (k *Kernel) unused(ctx context.Context, l rtnl.Link) error {
+	addrs, err := k.host.Addresses(ctx, l.Index)
+	if err != nil {
+		return err
+	}
+	addrs = slices.DeleteFunc(addrs, func(a rtnl.Address) bool { return a.Prefix.Addr().IsLinkLocalUnicast() })
+	if len(addrs) > 0 {
+		return fmt.Errorf("%w: it has %s", ErrInUse, list(addrs))
+	}
+	if l.Master != 0 {
+		return fmt.Errorf("%w: it is a port of a %s", ErrInUse, l.SlaveKind)
+	}
+	k.upon(ctx, func(on rtnl.Link, at string) bool {
+		if on.Lower.Index == l.Index {
+			err = fmt.Errorf("%w: %q in the namespace %s stands on it", ErrInUse, on.Name, at)
+		}
+		return err != nil
+	})
+	return err
+}
+
+// keepModes refuses ipvlans on a NIC with one of another program that has another mode. All
+// ipvlans of a NIC have one mode, and the kernel would give ours to the other one
+// (ipvlan_set_port_mode).
+func (k *Kernel) keepModes(ctx context.Context, rails []plan.RailFacts) {
+	k.upon(ctx, func(l rtnl.Link, at string) bool {
+		i := slices.IndexFunc(rails, func(r plan.RailFacts) bool { return r.Fault == nil && r.Parent.Index == l.Lower.Index })
+		if i >= 0 && l.Kind == conf.L2.Kind() && l.Mode != string(conf.L2) {
+			rails[i].Fault = cnierr.New(cnierr.BadParent, "use master", string(rails[i].Parent.Name),
+				"set mode l2 in the network of the other interface, or use another NIC",
+				"the ipvlan %q in the namespace %s has mode %s, and all ipvlans of a NIC have one mode", l.Name, at, l.Mode)
+		}
+		return false
+	})
 }

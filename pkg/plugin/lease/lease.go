@@ -9,21 +9,25 @@
 // and the program roce-ipam call it; neither knows the source of the addresses. Read
 // this file first: Claim takes one attachment from its configuration to its addresses,
 // Allocator does what needs no claim. subnets.go finds the subnets of a rail. The
-// other files are one for each source.
+// other files are one for each source, but that of what is there before roce.
 package lease
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"log/slog"
+	"slices"
 	"time"
 
 	"github.com/roce-cni/roce-cni/pkg/base/cnierr"
+	"github.com/roce-cni/roce-cni/pkg/base/netns"
 	"github.com/roce-cni/roce-cni/pkg/plugin/conf"
 	"github.com/roce-cni/roce-cni/pkg/plugin/delegate"
 	"github.com/roce-cni/roce-cni/pkg/plugin/ipam"
 	"github.com/roce-cni/roce-cni/pkg/plugin/plan"
 	"github.com/roce-cni/roce-cni/pkg/plugin/record"
+	"github.com/roce-cni/roce-cni/pkg/plugin/result"
 )
 
 // Allocator has all sources of addresses of a node. A caller may leave the fields of
@@ -215,4 +219,151 @@ func StatusError(req conf.Request, err error) error {
 		return nil
 	}
 	return cnierr.Unavailable(err)
+}
+
+// Check says which addresses of a record are not leased to its attachment any more,
+// as the source of the addresses knows it. That an IPAM plugin cannot check is only
+// logged.
+func (a Allocator) Check(ctx context.Context, req conf.Request, rec record.Record) error {
+	if rec.IPAM == "" || rec.IPAM == conf.PoolType {
+		return a.CheckRecord(ctx, rec)
+	}
+	err := a.Plugins.Check(ctx, req)
+	if errors.Is(err, delegate.ErrNoCheck) {
+		a.Log.Warn("CHECK is only about what roce made", "ipam", req.IPAM.Type, "error", err)
+		return nil
+	}
+	return err
+}
+
+// CheckRecord is Check from the record alone. It does not ask other IPAM plugins,
+// which want the configuration of the network.
+func (a Allocator) CheckRecord(ctx context.Context, rec record.Record) error {
+	if rec.IPAM != conf.PoolType {
+		return nil
+	}
+	return a.pools().check(ctx, rec)
+}
+
+// CheckRepeated is CheckRecord for an ADD that is repeated. It also fails if prevResult
+// now has other addresses.
+func (a Allocator) CheckRepeated(ctx context.Context, req conf.Request, rec record.Record) error {
+	if !samePrevious(rec, req) {
+		return cnierr.New(cnierr.Damaged, "check addresses of", string(rec.IfName), "", "the plugins before roce give others")
+	}
+	return a.CheckRecord(ctx, rec)
+}
+
+// CheckHeld says that an attachment holds no lease of our pools for its network. It
+// is CHECK of roce-ipam, which has no record.
+func (a Allocator) CheckHeld(ctx context.Context, req conf.Request, netns netns.ID) error {
+	held, err := a.pools().holds(ctx, req.Network, req.Attachment, netns)
+	if err != nil || held {
+		return err
+	}
+	return cnierr.New(cnierr.Damaged, "check leases of container", string(req.ContainerID),
+		"delete the pod: its address may be given to another one; rocectl pool list shows who has it",
+		"network %q has none for interface %q", req.Network, req.IfName)
+}
+
+// Release releases everything that a recorded attachment has leased. Having no lease
+// counts as success. Only the source that leased an address releases it: the
+// addresses of an adopted interface belong to the plugin that made the interface.
+func (a Allocator) Release(ctx context.Context, rec record.Record) error {
+	return a.source(rec.IPAM).Release(ctx, rec)
+}
+
+// ReleaseByDEL is Release with facts that only the runtime's DEL has.
+func (a Allocator) ReleaseByDEL(ctx context.Context, rec record.Record, d conf.Del) error {
+	return a.Release(ctx, asCalled(rec, d))
+}
+
+// ReleaseUnfinished is Release after an ADD that did not finish: the attachment may
+// have no lease. An IPAM plugin that is not installed is no error, because ADD cannot
+// have leased from it.
+func (a Allocator) ReleaseUnfinished(ctx context.Context, rec record.Record) error {
+	if err := a.Release(ctx, rec); !errors.Is(err, delegate.ErrNotInstalled) {
+		return err
+	}
+	return nil
+}
+
+// Held returns the attachments for which the program holds leases of our pools for a
+// network. It returns none if the network does not lease from them.
+func (a Allocator) Held(ctx context.Context, gc conf.GC) ([]conf.Attachment, error) {
+	if gc.IPAM != conf.PoolType {
+		return nil, nil
+	}
+	return a.pools().held(ctx, gc.Network)
+}
+
+// ReleaseHeld releases what the program holds of an attachment without record, if the network of a
+// GC leases from our pools.
+func (a Allocator) ReleaseHeld(ctx context.Context, gc conf.GC, at conf.Attachment) error {
+	if gc.IPAM != conf.PoolType {
+		return nil
+	}
+	return a.pools().Release(ctx, record.Record{Network: gc.Network, Attachment: at})
+}
+
+// GC forwards a GC to the IPAM plugin of the network, if it has one.
+func (a Allocator) GC(ctx context.Context, gc conf.GC) error {
+	if !delegate.Is(gc.IPAM) {
+		return nil
+	}
+	return a.Plugins.GC(ctx, gc)
+}
+
+// asCalled returns a record as an IPAM plugin sees it. It has the configuration of
+// ADD, and from DEL's input the facts that only the runtime has.
+func asCalled(rec record.Record, d conf.Del) record.Record {
+	if !delegate.Is(rec.IPAM) {
+		return rec
+	}
+	rec.Netns = d.Netns
+	var config, call map[string]json.RawMessage
+	if json.Unmarshal(rec.Config, &config) != nil || json.Unmarshal([]byte(d.Raw), &call) != nil {
+		return rec
+	}
+	if prev, ok := call["prevResult"]; ok && config != nil {
+		config["prevResult"] = prev
+		if b, err := json.Marshal(config); err == nil {
+			rec.Config = b
+		}
+	}
+	return rec
+}
+
+// previous leases nothing. It is for attachments without address, and for those with
+// the addresses of the plugins before roce.
+type previous struct{}
+
+// LinkFirst implements source.
+func (previous) LinkFirst() bool { return false }
+
+// Acquire implements source.
+func (previous) Acquire(_ context.Context, req conf.Request, rails []plan.Rail) ([]plan.Rail, error) {
+	if req.Prev == nil {
+		return rails, nil
+	}
+	given, err := result.Previous(*req.Prev)
+	return []plan.Rail{{Rail: rails[0].Rail, Facts: rails[0].Facts, Lease: given}}, err
+}
+
+// Reject implements source: only the plugin that leased an address has others.
+func (previous) Reject(context.Context, conf.Request, []plan.Rail, []plan.Target) (bool, error) {
+	return false, nil
+}
+
+// Release implements source: only the plugin that leased an address releases it.
+func (previous) Release(context.Context, record.Record) error { return nil }
+
+// samePrevious says whether the plugins before roce give an attachment the addresses
+// that its record has. It is true for an interface that roce makes.
+func samePrevious(rec record.Record, req conf.Request) bool {
+	if req.Prev == nil {
+		return true
+	}
+	given, err := result.Previous(*req.Prev)
+	return err == nil && slices.Equal(given.Addresses, rec.Plan.Addresses())
 }

@@ -8,8 +8,8 @@
 // entry, no route. It never acts in the ambient namespace. It stands beside kernel as
 // an executor of operations: apply passes it plan.Conflict, plan.Gateway and
 // plan.Announce. Read conflict.go first for what counts as a conflict, then query.go
-// for the window in which all addresses are probed at once. wire.go has the sockets,
-// arp.go and neighbour.go the packets.
+// for the window in which all addresses are probed at once. wire.go has the sockets
+// and ARP, neighbour.go the packets of IPv6.
 package probe
 
 import (

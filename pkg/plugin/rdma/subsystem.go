@@ -6,7 +6,7 @@
 //
 // It never guesses: no device, or several devices, is an error that names the
 // candidates. It never moves or renames a device that it cannot identify for certain.
-// Package attach uses it, as it uses kernel. Read this file first, then find.go for
+// Package attach uses it, as it uses kernel. Read this file first, then facts.go for
 // which device it is, and one file for each kind of operation; package nldev is the
 // way to Linux.
 package rdma
@@ -18,12 +18,19 @@ import (
 	"io/fs"
 	"log/slog"
 	"net/netip"
+	"os"
 	"slices"
+	"strings"
+	"time"
+
+	"golang.org/x/sys/unix"
 
 	"github.com/roce-cni/roce-cni/pkg/base/cnierr"
+	"github.com/roce-cni/roce-cni/pkg/base/nlsock"
 	"github.com/roce-cni/roce-cni/pkg/base/shell"
 	"github.com/roce-cni/roce-cni/pkg/plugin/conf"
 	"github.com/roce-cni/roce-cni/pkg/plugin/plan"
+	"github.com/roce-cni/roce-cni/pkg/plugin/rdma/discover"
 	"github.com/roce-cni/roce-cni/pkg/plugin/rdma/gidtable"
 	"github.com/roce-cni/roce-cni/pkg/plugin/rdma/nldev"
 )
@@ -301,4 +308,90 @@ func hintOf(err error) string {
 		return e.Hint
 	}
 	return ""
+}
+
+// tree is a mounted file system, at a path that only this process has.
+type tree struct {
+	path  string
+	close func()
+}
+
+func (t tree) files() fs.FS { return os.DirFS(t.path) }
+
+// mount mounts sysfs or configfs as the namespace of the calling thread sees it. The
+// mount is attached nowhere, so no other process sees it, and it ends with the
+// process.
+func mount(fstype string) (tree, error) {
+	context, err := unix.Fsopen(fstype, unix.FSOPEN_CLOEXEC)
+	if err != nil {
+		return tree{}, fmt.Errorf("fsopen %s: %w", fstype, err)
+	}
+	defer unix.Close(context) //nolint:errcheck // nothing was written to it
+	if err := unix.FsconfigCreate(context); err != nil {
+		return tree{}, fmt.Errorf("fsconfig %s: %w", fstype, err)
+	}
+	fd, err := unix.Fsmount(context, unix.FSMOUNT_CLOEXEC, 0)
+	if err != nil {
+		return tree{}, fmt.Errorf("fsmount %s: %w", fstype, err)
+	}
+	return tree{path: fmt.Sprintf("/proc/self/fd/%d", fd), close: func() { _ = unix.Close(fd) }}, nil
+}
+
+// poll calls fn at the interval, until fn returns true or an error. When the time has
+// passed, poll returns false.
+func poll(ctx context.Context, wait, interval time.Duration, fn func() (bool, error)) (bool, error) {
+	end := time.NewTimer(wait)
+	defer end.Stop()
+	again := time.NewTicker(interval)
+	defer again.Stop()
+	for {
+		if done, err := fn(); done || err != nil {
+			return done, err
+		}
+		select {
+		case <-ctx.Done():
+			return false, ctx.Err()
+		case <-end.C:
+			return false, nil
+		case <-again.C:
+		}
+	}
+}
+
+const needsRoot = "run the plugin as root, with CAP_NET_ADMIN and CAP_SYS_ADMIN in the host's user namespace"
+
+// classify gives an error of the kernel its code and hint. Nil stays nil, and an
+// error with a code keeps its code.
+func classify(action, subject string, err error) error {
+	const again = cnierr.Again + "; if the error stays, check the load of the node"
+	var known *cnierr.Error
+	if err == nil || errors.As(err, &known) {
+		return err
+	}
+	if errors.Is(err, unix.EPROTONOSUPPORT) {
+		return cnierr.New(cnierr.NoRDMA, action, subject, discover.LoadDriver, "the kernel has no RDMA: %w", fmt.Errorf("%w: %w", ErrNoDevice, err))
+	}
+	for _, e := range []error{context.Canceled, context.DeadlineExceeded, nlsock.ErrInterrupted, unix.ENOMEM, unix.ENOBUFS, unix.EAGAIN} {
+		if errors.Is(err, e) {
+			return &cnierr.Error{Code: cnierr.TryAgain, Op: action, Subject: subject, Hint: again, Err: err}
+		}
+	}
+	hint := ""
+	if errors.Is(err, unix.EPERM) || errors.Is(err, unix.EACCES) {
+		hint = needsRoot
+	}
+	return &cnierr.Error{Code: cnierr.IO, Op: action, Subject: subject, Hint: hint, Err: err}
+}
+
+// noDevice says whether an error means that there is no device. Other errors mean
+// that the question failed.
+func noDevice(err error) bool { return errors.Is(err, ErrNoDevice) }
+
+// text returns the text of a file of sysfs or procfs, "" if it cannot be read.
+func text(files fs.FS, name string) string {
+	b, err := fs.ReadFile(files, name)
+	if err != nil {
+		return ""
+	}
+	return strings.TrimSpace(string(b))
 }

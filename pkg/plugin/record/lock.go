@@ -9,6 +9,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -153,4 +154,95 @@ func lockError(action, subject, path string, err error) error {
 			"another call holds it and still runs")
 	}
 	return ioError(action, path, err)
+}
+
+// Busy returns the containers that another call works on now. What that call has done
+// so far may not be in a record yet. Errors: cnierr.IO.
+func (s Store) Busy() ([]conf.ContainerID, error) {
+	containers, err := s.containers()
+	if err != nil {
+		return nil, err
+	}
+	var out []conf.ContainerID
+	for _, id := range containers {
+		path := filepath.Join(s.folder(id), lockName)
+		free, err := lockable(path)
+		if err != nil {
+			return nil, ioError("look at lock", path, err)
+		}
+		if !free {
+			out = append(out, id)
+		}
+	}
+	return out, nil
+}
+
+// lockable says whether the lock is free. Without a lock file it is free.
+func lockable(path string) (bool, error) {
+	f, err := os.OpenFile(path, os.O_RDWR|unix.O_NOFOLLOW, 0)
+	if errors.Is(err, fs.ErrNotExist) {
+		return true, nil
+	}
+	if err != nil {
+		return false, err
+	}
+	defer f.Close()
+	return flock.Try(f, unix.LOCK_SH)
+}
+
+// guardTime is how long Lock waits for guards. A program may run longer, or a child
+// of it that never ends may have the guard. Neither must block a pod for ever.
+const guardTime = 10 * time.Second
+
+// Guard returns a file for a program that is started with the container's lock held
+// and inherits it. Lock waits while any process has this file open. So when the
+// process that started the program is killed, the next call does not overtake the
+// program. The caller closes the file. Errors: cnierr.IO.
+func (s Store) Guard(id conf.ContainerID) (*os.File, error) {
+	path := filepath.Join(s.folder(id), lockName)
+	f, err := os.OpenFile(path, os.O_RDWR|unix.O_NOFOLLOW, 0)
+	if err != nil {
+		return nil, ioError("guard container", path, err)
+	}
+	if err := lockOpenFile(f, unix.F_OFD_SETLKW, unix.F_RDLCK); err != nil {
+		_ = f.Close()
+		return nil, ioError("guard container", path, err)
+	}
+	return f, nil
+}
+
+// awaitGuards waits until there is no guard at the path of a lock file, or
+// enough time has passed. The wait itself cannot be interrupted, as in flock.
+func awaitGuards(ctx context.Context, path string, enough time.Duration) error {
+	f, err := os.OpenFile(path, os.O_RDWR|unix.O_NOFOLLOW, 0)
+	if err != nil {
+		return err
+	}
+	if err := lockOpenFile(f, unix.F_OFD_SETLK, unix.F_WRLCK); !errors.Is(err, unix.EAGAIN) {
+		return errors.Join(err, f.Close())
+	}
+	wait, cancel := context.WithTimeout(ctx, enough)
+	defer cancel()
+	gone := make(chan error, 1)
+	go func() {
+		gone <- lockOpenFile(f, unix.F_OFD_SETLKW, unix.F_WRLCK)
+		_ = f.Close()
+	}()
+	select {
+	case err := <-gone:
+		return err
+	case <-wait.Done():
+		return ctx.Err()
+	}
+}
+
+// lockOpenFile locks the open file description. Programs that inherit the file share
+// it. flock(2) does not see this lock (fcntl(2), "Open file description locks").
+func lockOpenFile(f *os.File, how int, kind int16) error {
+	for {
+		err := unix.FcntlFlock(f.Fd(), how, &unix.Flock_t{Type: kind})
+		if !errors.Is(err, unix.EINTR) {
+			return err
+		}
+	}
 }

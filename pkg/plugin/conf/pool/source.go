@@ -4,8 +4,14 @@
 package pool
 
 import (
+	"fmt"
 	"math"
+	"regexp"
+	"slices"
+	"strings"
+	"time"
 
+	"github.com/roce-cni/roce-cni/pkg/base/cnierr"
 	"github.com/roce-cni/roce-cni/pkg/base/strict"
 )
 
@@ -66,4 +72,151 @@ func ReadFromMaster(ipam *strict.Object, instead string) *FromMaster {
 		d.Strict(nil)
 	}
 	return &m
+}
+
+// longestName is the longest name that a pool may have.
+const longestName = 63
+
+// Name returns the name of the pool. The default is the name of the network. Of
+// the network's name, it checks only the length.
+func Name(v strict.Value, network string, f *strict.Faults) string {
+	if !v.Present() {
+		if len(network) > longestName {
+			f.Add(cnierr.BadConfig, "name", "use a shorter name, or set ipam.pool",
+				"%d characters, at most %d can name a pool", len(network), longestName)
+		}
+		return network
+	}
+	s, ok := v.Text("")
+	if ok && (!regexp.MustCompile(`^[A-Za-z0-9_.-]{1,63}$`).MatchString(s) || s == "." || s == "..") {
+		v.Bad("use 1 to 63 letters, digits and _.-", "%q is not the name of a pool", s)
+	}
+	return s
+}
+
+// The default and the longest quarantine of a pool: the time before another pod
+// gets a released address.
+const (
+	StandardQuarantine = 120 * time.Second
+	LongestQuarantine  = 24 * time.Hour
+)
+
+// Quarantine reads the quarantine of a pool.
+func Quarantine(v strict.Value) time.Duration {
+	return v.Duration(StandardQuarantine, 0, LongestQuarantine)
+}
+
+// RailPool is a pool that spans nodes. The agent of the node writes into a file
+// what this node may lease of the pool, and how long the quarantine is.
+type RailPool struct {
+	Name string
+	// Rail is the pool's rail that the only interface of a network is on, nil
+	// if the configuration does not say it.
+	Rail *int
+}
+
+// ReadRailPool reads the keys "railPool" and "rail" of ipam. rails is the
+// number of the network's rails, at most 1 for a network with one interface. It
+// returns nil if there is no railPool.
+func ReadRailPool(ipam *strict.Object, rails int) *RailPool {
+	v, rail := ipam.At("railPool"), ipam.At("rail")
+	if !v.Present() {
+		if rail.Present() {
+			rail.Bad(`write "railPool": "compute", or remove the key`, "has no effect without railPool")
+		}
+		return nil
+	}
+	p := RailPool{}
+	var ok bool
+	if p.Name, ok = v.Text(""); ok && !isRailPool(p.Name) {
+		v.Bad("kubectl get railpools lists them", "%q is not the name of a RailPool", p.Name)
+	}
+	for _, other := range []struct{ key, hint string }{
+		{"table", "keep one of the two"},
+		{"pool", "remove it: networks that name one RailPool share its leases"},
+		{"quarantine", "remove it, or set spec.quarantine of the RailPool"},
+	} {
+		if key := ipam.At(other.key); key.Present() {
+			key.Bad(other.hint, "the RailPool defines it")
+		}
+	}
+	if !rail.Present() {
+		return &p
+	}
+	n := int(rail.Whole(0, 0, MaxRails-1))
+	p.Rail = &n
+	if rails > 1 {
+		rail.Bad("remove it", "each of the %d rails uses the RailPool's rail with the same number", rails)
+	}
+	return &p
+}
+
+// OfRailPool returns the name of the node's pool that has the leases of a RailPool. No
+// configuration can have this name: there, the name of a pool has no colon.
+func OfRailPool(name string) string { return "rail:" + name }
+
+// isRailPool says whether a RailPool can have a name. The limit is lower than
+// for other objects, because names of blocks begin with the name of the pool.
+func isRailPool(name string) bool {
+	return regexp.MustCompile(`^[a-z0-9]([a-z0-9-]{0,38}[a-z0-9])?$`).MatchString(name)
+}
+
+// MaxRails is how many interfaces one attachment may have.
+const MaxRails = 32
+
+// mostNodes is how many nodes a message lists.
+const mostNodes = 12
+
+// Table reads the subnets of the rails of one node from a file that has those
+// of all nodes. It checks only the entry of that node.
+func Table(file string, content []byte, node string, f *strict.Faults) [][]Subnet {
+	top, ok := f.Document(file, content)
+	if !ok {
+		return nil
+	}
+	nodes := top.At("nodes")
+	nodes.Missing(`write {"nodes": {"gpu-01": [{"subnet": "172.16.0.0/31", "gateway": "172.16.0.0"}]}}`)
+	byName := nodes.Object()
+	top.Strict(nil)
+	if !byName.Present() {
+		return nil
+	}
+	if !byName.Has(node) {
+		known := slices.DeleteFunc(slices.Clone(byName.Keys()), func(key string) bool { return !byName.Has(key) })
+		nodes.Bad("add the node, under this name", "the table has no node %q, only %s", node, list(known))
+		return nil
+	}
+	return ofNode(byName.At(node), f)
+}
+
+// ofNode reads one entry for each rail: a subnet, or a list of them.
+func ofNode(v strict.Value, f *strict.Faults) [][]Subnet {
+	entries := v.List()
+	if n := len(entries); v.Kind() == strict.AList && (n == 0 || n > MaxRails) {
+		v.Bad("write one entry for each rail", "want 1 to %d rails, got %d", MaxRails, n)
+		return nil
+	}
+	var out [][]Subnet
+	for _, e := range entries {
+		if e.Kind() == strict.AList {
+			out = append(out, subnets(e, f))
+		} else {
+			out = append(out, []Subnet{subnet(e, f)})
+		}
+	}
+	return out
+}
+
+// list names some nodes.
+func list(nodes []string) string {
+	if len(nodes) == 0 {
+		return "none"
+	}
+	nodes = slices.Sorted(slices.Values(nodes))
+	more := ""
+	if len(nodes) > mostNodes {
+		more = fmt.Sprintf(" and %d more", len(nodes)-mostNodes)
+		nodes = nodes[:mostNodes]
+	}
+	return strings.Join(nodes, ", ") + more
 }

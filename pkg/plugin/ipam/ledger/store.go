@@ -4,6 +4,7 @@
 package ledger
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -17,6 +18,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/roce-cni/roce-cni/pkg/base/cnierr"
+	"github.com/roce-cni/roce-cni/pkg/base/flock"
 	"github.com/roce-cni/roce-cni/pkg/base/trusted"
 	"github.com/roce-cni/roce-cni/pkg/plugin/ipam/kv"
 )
@@ -306,4 +308,36 @@ func (s Store) classify(err error) error {
 		return &cnierr.Error{Code: cnierr.IO, Op: path.Op, Subject: path.Path, Err: path.Err}
 	}
 	return &cnierr.Error{Code: cnierr.IO, Op: "use lease database", Subject: s.db(), Err: err}
+}
+
+// lockFile opens path and takes a lock on it, unix.LOCK_EX or LOCK_SH; see
+// flock.Wait.
+func lockFile(ctx context.Context, path string, flags, how int) (*os.File, error) {
+	for {
+		f, err := os.OpenFile(path, flags|unix.O_NOFOLLOW, 0o600)
+		if err != nil {
+			return nil, err
+		}
+		if err := flock.Wait(ctx, f, how); err != nil {
+			return nil, busy(ctx, path, err)
+		}
+		// No roce program removes the file. But if the state folder is wiped
+		// while we wait, we would get a lock that no other call sees.
+		if flock.Current(f, path) {
+			return f, nil
+		}
+		if err := cmp.Or(f.Close(), ctx.Err()); err != nil {
+			return nil, busy(ctx, path, err)
+		}
+	}
+}
+
+// busy returns the error of a wait that ctx has ended. It returns any other
+// error unchanged.
+func busy(ctx context.Context, path string, err error) error {
+	if ctx.Err() == nil {
+		return err
+	}
+	return cnierr.New(cnierr.TryAgain, "lock leases", path,
+		cnierr.Again+"; fuser -v on the file names the process that holds it", "another call holds it: %w", err)
 }

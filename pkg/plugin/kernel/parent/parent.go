@@ -8,9 +8,9 @@
 // It changes nothing. It stands below package kernel, which gives it a socket in the
 // right namespace and sysfs. Read this file first. choose.go matches a selector
 // against links and is pure, match.go finds the NICs of all rails at once, order.go
-// sorts them, rdma.go finds the link of an RDMA device, layers.go the links below a
-// link, vf.go is about virtual functions, vlan.go about VLANs, carrier.go finds the link
-// below another plugin's interface.
+// sorts them and finds the links below a link, rdma.go finds the link of an RDMA device
+// and the one below another plugin's interface, vf.go is about virtual functions, vlan.go
+// about VLANs.
 package parent
 
 import (

@@ -14,6 +14,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net/netip"
 	"slices"
 
 	"github.com/vishvananda/netlink/nl"
@@ -166,4 +167,88 @@ func short(req *nl.NetlinkRequest, rows [][]byte) error {
 // message returns the request as nlsock takes it.
 func message(req *nl.NetlinkRequest) nlsock.Request {
 	return nlsock.Request{Type: req.Type, Flags: req.Flags, Body: req.Serialize()[unix.NLMSG_HDRLEN:]}
+}
+
+// nl finds out the byte order when it first needs it, and keeps it in a
+// variable without lock. This call makes it do so at the start of the program,
+// so that goroutines do not race for it.
+var _ = nl.NativeEndian()
+
+// request returns a request with its fixed part; attributes follow with
+// AddData.
+func request(typ, flags int, fixed nl.NetlinkRequestData) *nl.NetlinkRequest {
+	req := nl.NewNetlinkRequest(typ, flags)
+	req.AddData(fixed)
+	return req
+}
+
+// creation makes the kernel refuse to create what exists already.
+const creation = unix.NLM_F_CREATE | unix.NLM_F_EXCL
+
+// addr reads an address attribute. It returns the zero value if b is not an
+// address.
+func addr(b []byte) netip.Addr {
+	a, _ := netip.AddrFromSlice(b)
+	return a
+}
+
+// prefix returns the prefix of an address attribute. Without address it returns
+// the prefix of all addresses of the family.
+func prefix(family uint8, b []byte, bits uint8) netip.Prefix {
+	a := addr(b)
+	if !a.IsValid() {
+		a = netip.IPv4Unspecified()
+		if family == unix.AF_INET6 {
+			a = netip.IPv6Unspecified()
+		}
+	}
+	return netip.PrefixFrom(a, int(bits))
+}
+
+// Family returns the address family of a.
+func Family(a netip.Addr) uint8 {
+	if a.Is4() {
+		return unix.AF_INET
+	}
+	return unix.AF_INET6
+}
+
+func u32(v uint32) []byte { return nl.Uint32Attr(v) }
+
+// NSID returns the number that the socket's namespace has for the namespace of
+// a file descriptor, NoNSID if it has none.
+func (c *Conn) NSID(ctx context.Context, fd int) (int32, error) {
+	return nsid(c.exchange(ctx, []*nl.NetlinkRequest{nsidRequest(unix.RTM_GETNSID, fd)})[0])
+}
+
+func nsid(r nlsock.Reply) (int32, error) {
+	b, err := answer(r)
+	if err != nil {
+		return 0, err
+	}
+	for typ, v := range nlsock.Attributes(b[nl.NewRtGenMsg().Len():]) {
+		if typ == unix.NETNSA_NSID {
+			return int32(nlsock.Number(v)), nil
+		}
+	}
+	return NoNSID, nil
+}
+
+// GiveNSID returns what NSID returns. If there is no number, the kernel first
+// chooses one. Both take one message to the socket.
+func (c *Conn) GiveNSID(ctx context.Context, fd int) (int32, error) {
+	give := nsidRequest(unix.RTM_NEWNSID, fd)
+	give.AddData(nl.NewRtAttr(unix.NETNSA_NSID, u32(^uint32(0))))
+	replies := c.exchange(ctx, []*nl.NetlinkRequest{give, nsidRequest(unix.RTM_GETNSID, fd)})
+	// EEXIST: it has a number, maybe another process just gave it.
+	if err := replies[0].Err; err != nil && !errors.Is(err, unix.EEXIST) {
+		return 0, err
+	}
+	return nsid(replies[1])
+}
+
+func nsidRequest(typ, fd int) *nl.NetlinkRequest {
+	req := request(typ, 0, nl.NewRtGenMsg())
+	req.AddData(nl.NewRtAttr(unix.NETNSA_FD, u32(uint32(fd))))
+	return req
 }

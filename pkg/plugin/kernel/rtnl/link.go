@@ -5,6 +5,8 @@ package rtnl
 
 import (
 	"context"
+	"encoding/binary"
+	"fmt"
 	"slices"
 
 	"github.com/vishvananda/netlink/nl"
@@ -217,4 +219,162 @@ func (e VethEnd) attributes() []*nl.RtAttr {
 		out = append(out, nl.NewRtAttr(unix.IFLA_MTU, u32(uint32(e.MTU))))
 	}
 	return out
+}
+
+// Ipvlan is an ipvlan to be made. The kernel gives it the MAC of the link below it.
+type Ipvlan struct {
+	Name  string
+	Lower Lower
+	MTU   int
+	Mode  string // l2, l3 or l3s
+}
+
+// AddIpvlan makes an ipvlan in the namespace of the socket. The mode is that of all
+// ipvlans of a NIC: the kernel changes it for those that are there (ipvlan_set_port_mode).
+// Like AddMacvlan it cannot set an alias.
+func AddIpvlan(v Ipvlan) Change {
+	req := stackedOn(v.Lower, v.Name, v.MTU)
+	info := nl.NewRtAttr(unix.IFLA_LINKINFO, nil)
+	info.AddRtAttr(unix.IFLA_INFO_KIND, []byte(ipvlanKind))
+	data := info.AddRtAttr(unix.IFLA_INFO_DATA, nil)
+	mode := max(slices.Index(ipvlanModes(), v.Mode), 0)
+	data.AddRtAttr(nl.IFLA_IPVLAN_MODE, binary.NativeEndian.AppendUint16(nil, uint16(mode)))
+	req.AddData(info)
+	return Change{req}
+}
+
+const (
+	macvlanKind = "macvlan"
+	ipvlanKind  = "ipvlan"
+	vlanKind    = "vlan"
+)
+
+// AddVLAN makes a VLAN of a link in the namespace of the socket, with the MTU of that
+// link. EEXIST means that the name is taken, or that there is such a VLAN already, which
+// may have another name or be in another namespace. Like AddMacvlan it cannot set an alias.
+func AddVLAN(name string, lower int32, id int) Change {
+	req := stackedOn(Lower{Index: lower, NSID: NoNSID}, name, 0)
+	info := nl.NewRtAttr(unix.IFLA_LINKINFO, nil)
+	info.AddRtAttr(unix.IFLA_INFO_KIND, []byte(vlanKind))
+	data := info.AddRtAttr(unix.IFLA_INFO_DATA, nil)
+	data.AddRtAttr(nl.IFLA_VLAN_ID, binary.NativeEndian.AppendUint16(nil, uint16(id)))
+	req.AddData(info)
+	return Change{req}
+}
+
+// ipvlanModes returns the names of the modes, by their numbers (IPVLAN_MODE_*).
+func ipvlanModes() []string { return []string{"l2", "l3", "l3s"} }
+
+// parseData reads the part of a link's description that is different for each kind.
+func (l *Link) parseData(b []byte) {
+	protocol := uint16(unix.ETH_P_8021Q)
+	for typ, v := range nlsock.Attributes(b) {
+		switch {
+		case l.Kind == vlanKind && typ == nl.IFLA_VLAN_ID && len(v) >= 2:
+			l.VLAN = int(binary.NativeEndian.Uint16(v))
+		case l.Kind == vlanKind && typ == nl.IFLA_VLAN_PROTOCOL && len(v) >= 2:
+			protocol = binary.BigEndian.Uint16(v)
+		case l.Kind == macvlanKind && typ == nl.IFLA_MACVLAN_MODE:
+			l.Mode = modeName(nlsock.Number(v))
+		case l.Kind == ipvlanKind && typ == nl.IFLA_IPVLAN_MODE && len(v) >= 2:
+			l.Mode = ipvlanMode(int(binary.NativeEndian.Uint16(v)))
+		}
+	}
+	if protocol != unix.ETH_P_8021Q {
+		l.VLAN = 0
+	}
+}
+
+func ipvlanMode(n int) string {
+	if modes := ipvlanModes(); n < len(modes) {
+		return modes[n]
+	}
+	return fmt.Sprint(n)
+}
+
+// modeNumber returns the number of a macvlan mode. For a name that is no mode
+// it returns 0, which the kernel refuses.
+func modeNumber(name string) uint32 {
+	for n := uint32(1); n < modes; n <<= 1 {
+		if modeName(n) == name {
+			return n
+		}
+	}
+	return 0
+}
+
+// modes is larger than every mode. A mode is a single bit.
+const modes = 32
+
+func modeName(n uint32) string {
+	switch n {
+	case nl.MACVLAN_MODE_PRIVATE:
+		return "private"
+	case nl.MACVLAN_MODE_VEPA:
+		return "vepa"
+	case nl.MACVLAN_MODE_BRIDGE:
+		return "bridge"
+	case nl.MACVLAN_MODE_PASSTHRU:
+		return "passthru"
+	case nl.MACVLAN_MODE_SOURCE:
+		return "source"
+	}
+	return fmt.Sprint(n)
+}
+
+// VF is what the physical function (PF) of a NIC lets a virtual function (VF) do.
+type VF struct {
+	Number uint32 // of the VF, as ip link prints it
+	// SpoofCheck says that the NIC drops frames that the VF sends with another MAC than
+	// its own. Untrusted says that the PF does not trust the VF. Both are false if the
+	// driver does not know the setting.
+	SpoofCheck, Untrusted bool
+}
+
+// VFs returns the VFs of a PF. It returns none for a link that is no PF. ENODEV means
+// that there is no such link.
+func (c *Conn) VFs(ctx context.Context, pf string) ([]VF, error) {
+	req := request(unix.RTM_GETLINK, 0, linkHeader(0))
+	req.AddData(nl.NewRtAttr(unix.IFLA_EXT_MASK, u32(skipStats|nl.RTEXT_FILTER_VF)))
+	req.AddData(nl.NewRtAttr(unix.IFLA_IFNAME, nl.ZeroTerminated(pf)))
+	b, err := c.get(ctx, req)
+	if err != nil {
+		return nil, err
+	}
+	return parseVFs(b), nil
+}
+
+func parseVFs(b []byte) []VF {
+	var out []VF
+	msg := nl.DeserializeIfInfomsg(b)
+	for typ, list := range nlsock.Attributes(b[msg.Len():]) {
+		if typ != unix.IFLA_VFINFO_LIST {
+			continue
+		}
+		for typ, info := range nlsock.Attributes(list) {
+			if typ == nl.IFLA_VF_INFO {
+				out = append(out, parseVF(info))
+			}
+		}
+	}
+	return out
+}
+
+// parseVF reads struct ifla_vf_spoofchk and struct ifla_vf_trust: the number of the VF,
+// and a setting. The setting is -1 if the driver does not know it (rtnl_fill_vfinfo).
+func parseVF(b []byte) VF {
+	var vf VF
+	for typ, v := range nlsock.Attributes(b) {
+		if len(v) != 8 {
+			continue
+		}
+		setting := binary.NativeEndian.Uint32(v[4:])
+		switch typ {
+		case nl.IFLA_VF_SPOOFCHK:
+			vf.Number, vf.SpoofCheck = nlsock.Number(v), setting == 1
+		case nl.IFLA_VF_TRUST:
+			vf.Number, vf.Untrusted = nlsock.Number(v), setting == 0
+		}
+	}
+	return vf
 }
