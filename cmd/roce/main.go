@@ -24,7 +24,6 @@ import (
 	"github.com/roce-cni/roce-cni/pkg/base/trusted"
 	"github.com/roce-cni/roce-cni/pkg/plugin/attach"
 	"github.com/roce-cni/roce-cni/pkg/plugin/conf"
-	"github.com/roce-cni/roce-cni/pkg/plugin/delegate"
 	"github.com/roce-cni/roce-cni/pkg/plugin/ipam"
 	"github.com/roce-cni/roce-cni/pkg/plugin/lease"
 	"github.com/roce-cni/roce-cni/pkg/plugin/nodefile"
@@ -180,7 +179,7 @@ func node(args *skel.CmdArgs, s settings.Node, parent func(plan.Link) error, log
 				n.ForgetReaped(ctx, o.Attachment(), o.Netns.ID)
 			}),
 			Program:  conf.PluginType,
-			Plugins:  delegate.Plugins{Path: filepath.SplitList(args.Path), Environ: os.Environ(), Stderr: os.Stderr, Guard: records.Guard},
+			Plugins:  lease.Plugins{Path: filepath.SplitList(args.Path), Environ: os.Environ(), Stderr: os.Stderr, Guard: records.Guard},
 			Agent:    files,
 			Now:      plugin.BootTime,
 			Table:    s.Table,

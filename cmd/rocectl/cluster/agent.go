@@ -32,7 +32,7 @@ import (
 	"github.com/roce-cni/roce-cni/pkg/cluster/block"
 	"github.com/roce-cni/roce-cni/pkg/cluster/kube"
 	"github.com/roce-cni/roce-cni/pkg/plugin/conf"
-	"github.com/roce-cni/roce-cni/pkg/plugin/kernel/look"
+	"github.com/roce-cni/roce-cni/pkg/plugin/kernel"
 	"github.com/roce-cni/roce-cni/pkg/plugin/nodefile"
 )
 
@@ -121,7 +121,7 @@ func (f agentFlags) run(ctx context.Context, stateDir string, log *slog.Logger) 
 	files := nodefile.Store{Dir: stateDir, BootID: boot}
 	rails := newReporter(node.Name, f.rails, api.RailNodes().Publish, log)
 	a := agent.New(agent.Config{
-		Node: node, Addresses: addresses,
+		Node: node, Addresses: kernel.HostAddrs, // this process runs in the namespace of the node
 		Store: api.Blocks(), Requests: requests, Machine: api.Nodes().Machine,
 		Watch: watcher{api, node.Name, log}.watch,
 		Report: func(ctx context.Context, b block.Block, u agent.Usage) error {
@@ -212,17 +212,6 @@ func (f agentFlags) identity() (block.Node, error) {
 // empty, "uninitialized" (an image that was never started), or all zeros.
 func isMachineID(s string) bool {
 	return len(s) == 32 && strings.Trim(s, "0123456789abcdef") == "" && strings.Trim(s, "0") != ""
-}
-
-// addresses returns the addresses of the node. This process runs in the namespace of
-// the node.
-func addresses(ctx context.Context) ([]netip.Addr, error) {
-	v, err := look.Here(ctx)
-	var out []netip.Addr
-	for _, a := range v.Addrs {
-		out = append(out, a.Addr)
-	}
-	return out, err
 }
 
 // addresses returns where to listen.

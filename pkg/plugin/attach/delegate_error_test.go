@@ -19,7 +19,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/roce-cni/roce-cni/pkg/base/cnierr"
-	"github.com/roce-cni/roce-cni/pkg/plugin/delegate"
+	"github.com/roce-cni/roce-cni/pkg/plugin/lease"
 )
 
 func TestResultOfAnyVersionIsUnderstood(t *testing.T) {
@@ -258,7 +258,7 @@ func TestPluginThatPrintsWithoutEndIsStopped(t *testing.T) {
 		ctx, cancel := context.WithTimeout(ctx, time.Minute)
 		defer cancel()
 		_, err := f.node().Add(ctx, f.request(""))
-		if cnierr.CodeOf(err) != cnierr.IO || !errors.Is(err, delegate.ErrFlood) || !strings.Contains(err.Error(), "flood") {
+		if cnierr.CodeOf(err) != cnierr.IO || !errors.Is(err, lease.ErrFlood) || !strings.Contains(err.Error(), "flood") {
 			t.Errorf("yes %s: got %.500v, want code %d and what it printed", to, err, cnierr.IO)
 		}
 		f.mustBeEmpty("after ADD")

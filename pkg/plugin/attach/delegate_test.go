@@ -20,7 +20,7 @@ import (
 	"github.com/roce-cni/roce-cni/pkg/base/cnierr"
 	"github.com/roce-cni/roce-cni/pkg/plugin/attach"
 	"github.com/roce-cni/roce-cni/pkg/plugin/conf"
-	"github.com/roce-cni/roce-cni/pkg/plugin/delegate"
+	"github.com/roce-cni/roce-cni/pkg/plugin/lease"
 	"github.com/roce-cni/roce-cni/pkg/plugin/plan"
 )
 
@@ -83,7 +83,7 @@ func (f foreign) keep() {
 // node returns the node as a process sees it that was called with environ.
 func (f foreign) node(environ ...string) attach.Node {
 	n := f.world.node()
-	n.Addresses.Plugins = delegate.Plugins{
+	n.Addresses.Plugins = lease.Plugins{
 		Path:    []string{"", "/nowhere", f.plugins},
 		Environ: append([]string{"PATH=" + os.Getenv("PATH")}, environ...),
 		Stderr:  f.stderr,

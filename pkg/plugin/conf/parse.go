@@ -17,7 +17,6 @@ import (
 
 	"github.com/roce-cni/roce-cni/pkg/base/cnierr"
 	"github.com/roce-cni/roce-cni/pkg/base/strict"
-	"github.com/roce-cni/roce-cni/pkg/plugin/conf/chain"
 )
 
 // Input is the input of a CNI call. The results of the functions of this
@@ -70,8 +69,8 @@ func Parse(in Input) (Request, error) {
 		r.MACs = finalMACs(top)
 	case "STATUS":
 	default:
-		r.Before = chain.Before(top)
-		r.Prev = chain.Read(top, r.Before, runtime, string(r.IfName))
+		r.Before = resultBefore(top)
+		r.Prev = readPrev(top, r.Before, runtime, string(r.IfName))
 	}
 	r.DeviceInfoFile = deviceInfoFile(runtime.At("CNIDeviceInfoFile"))
 	r.MAC = macAddress(top, runtime, e.mac, r.Mode, len(rs.each), f)
@@ -137,7 +136,7 @@ func withRails(r Request, top, runtime *strict.Object, args []string, rs rails, 
 // is the result of the last plugin of the list.
 func finalMACs(top *strict.Object) map[LinkName]MAC {
 	var out map[LinkName]MAC
-	for name, text := range chain.MACs(top) {
+	for name, text := range macsBefore(top) {
 		mac, err := ParseMAC(text)
 		if err != nil {
 			continue
@@ -195,7 +194,7 @@ func ParseIPAM(in Input) (Request, error) {
 	r = withRails(r, top, top.At("runtimeConfig").Object(), e.ips, oneRail(), f)
 	onlyRoce(r.IPAM, f)
 	if in.Command == "ADD" {
-		r.Before = chain.Before(top)
+		r.Before = resultBefore(top)
 	}
 	if r.IPAM.Type != PoolType && f.Len() == before {
 		f.Add(cnierr.BadConfig, "ipam.type", "set ipam.type to "+PoolType, "want %q, got %q", PoolType, r.IPAM.Type)

@@ -16,7 +16,6 @@ import (
 	"github.com/containernetworking/cni/pkg/types"
 	current "github.com/containernetworking/cni/pkg/types/100"
 
-	"github.com/roce-cni/roce-cni/pkg/plugin/conf/chain"
 	"github.com/roce-cni/roce-cni/pkg/plugin/conf/pool"
 )
 
@@ -68,7 +67,7 @@ type Request struct {
 	Digest string
 	// Prev is the interface to adopt. It is nil when roce makes one, as the
 	// fields from LinkInContainer to BCQueueLen say.
-	Prev            *chain.Prev
+	Prev            *Prev
 	LinkInContainer bool // the parents are in the pod's namespace
 	VLAN            int  // the parents are this VLAN of the NICs; 0: the NICs themselves
 	Mode            Mode

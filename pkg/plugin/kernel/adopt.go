@@ -15,7 +15,6 @@ import (
 
 	"github.com/roce-cni/roce-cni/pkg/base/cnierr"
 	"github.com/roce-cni/roce-cni/pkg/plugin/conf"
-	"github.com/roce-cni/roce-cni/pkg/plugin/kernel/look"
 	"github.com/roce-cni/roce-cni/pkg/plugin/kernel/parent"
 	"github.com/roce-cni/roce-cni/pkg/plugin/kernel/rtnl"
 	"github.com/roce-cni/roce-cni/pkg/plugin/plan"
@@ -43,7 +42,7 @@ func (k *Kernel) adoptFacts(ctx context.Context, req conf.Request) (plan.Facts, 
 			return plan.Facts{}, classify(adopting, l.Name, err)
 		}
 	}
-	in, err := look.AtPod(ctx, k.pod)
+	in, err := viewPod(ctx, k.pod)
 	if err != nil {
 		return plan.Facts{}, classify("read facts of", k.path, err)
 	}

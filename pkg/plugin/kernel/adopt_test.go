@@ -14,7 +14,6 @@ import (
 
 	"github.com/roce-cni/roce-cni/pkg/base/cnierr"
 	"github.com/roce-cni/roce-cni/pkg/plugin/conf"
-	"github.com/roce-cni/roce-cni/pkg/plugin/conf/chain"
 	"github.com/roce-cni/roce-cni/pkg/plugin/kernel"
 	"github.com/roce-cni/roce-cni/pkg/plugin/kernel/kerneltest"
 	"github.com/roce-cni/roce-cni/pkg/plugin/plan"
@@ -101,7 +100,7 @@ func TestTheParentOfAnAdoptedLinkIsWhatItStandsOn(t *testing.T) {
 					pod.IP(rest)
 				}
 			}
-			got, err := plan.Only(k.Facts(t.Context(), conf.Request{RDMA: conf.RDMA{Mode: conf.RDMAAuto}, Prev: &chain.Prev{}, Rails: []conf.Rail{{IfName: "net1"}}}))
+			got, err := plan.Only(k.Facts(t.Context(), conf.Request{RDMA: conf.RDMA{Mode: conf.RDMAAuto}, Prev: &conf.Prev{}, Rails: []conf.Rail{{IfName: "net1"}}}))
 			if err != nil {
 				t.Fatal(err)
 			}

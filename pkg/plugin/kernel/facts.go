@@ -15,7 +15,6 @@ import (
 	"github.com/roce-cni/roce-cni/pkg/base/cnierr"
 	"github.com/roce-cni/roce-cni/pkg/base/netns"
 	"github.com/roce-cni/roce-cni/pkg/plugin/conf"
-	"github.com/roce-cni/roce-cni/pkg/plugin/kernel/look"
 	"github.com/roce-cni/roce-cni/pkg/plugin/kernel/parent"
 	"github.com/roce-cni/roce-cni/pkg/plugin/kernel/rtnl"
 	"github.com/roce-cni/roce-cni/pkg/plugin/plan"
@@ -56,7 +55,7 @@ func (k *Kernel) Facts(ctx context.Context, req conf.Request) ([]plan.RailFacts,
 	if req.Mode == conf.L2 && !req.LinkInContainer {
 		k.keepModes(ctx, rails)
 	}
-	in, err := look.AtPod(ctx, k.pod)
+	in, err := viewPod(ctx, k.pod)
 	if err != nil {
 		return nil, classify(action, k.path, err)
 	}
@@ -127,8 +126,8 @@ func unique(as []rtnl.Address) []netip.Addr {
 
 // podFacts returns what a plan for an interface of that name needs to know of
 // the pod.
-func (k *Kernel) podFacts(in look.Pod, name conf.LinkName) plan.PodFacts {
-	f := in.For(name)
+func (k *Kernel) podFacts(in podView, name conf.LinkName) plan.PodFacts {
+	f := in.of(name)
 	f.Netns, f.IPv6 = k.ID(), hasIPv6()
 	return f
 }
@@ -229,4 +228,119 @@ func NetnsID(path string) (netns.ID, error) {
 func hasIPv6() bool {
 	_, err := os.Stat(procSys + "/net/ipv6")
 	return err == nil
+}
+
+// podView is what is in a pod's namespace.
+type podView struct {
+	links []rtnl.Link
+	facts plan.PodFacts // the facts that do not depend on the interface
+}
+
+// viewPod reads the links, routes and rules of a namespace, with one dump each.
+// Its errors are those of c.
+func viewPod(ctx context.Context, c *rtnl.Conn) (podView, error) {
+	links, err := c.Links(ctx)
+	if err != nil {
+		return podView{}, err
+	}
+	routes, err := c.Routes(ctx)
+	if err != nil {
+		return podView{}, err
+	}
+	rules, err := c.Rules(ctx, unix.AF_UNSPEC)
+	if err != nil {
+		return podView{}, err
+	}
+	return podView{links, plan.PodFacts{Tables: tablesOf(routes, rules), Rules: foreignRules(rules), Defaults: defaultsOf(routes, links)}}, nil
+}
+
+// of returns what a plan for an interface of that name needs to know of the
+// pod, except Netns and IPv6. The facts of all names share their slices.
+func (p podView) of(name conf.LinkName) plan.PodFacts {
+	f := p.facts
+	f.Taken = slices.ContainsFunc(p.links, func(l rtnl.Link) bool { return l.Has(string(name)) })
+	return f
+}
+
+// tablesOf returns the table numbers that are in use, without those that every
+// namespace has.
+func tablesOf(routes []rtnl.Route, rules []rtnl.Rule) []uint32 {
+	var out []uint32
+	add := func(t uint32) {
+		if t != 0 && (t < unix.RT_TABLE_DEFAULT || t > unix.RT_TABLE_LOCAL) {
+			out = append(out, t)
+		}
+	}
+	for _, r := range routes {
+		add(r.Table)
+	}
+	for _, r := range rules {
+		add(r.Table)
+	}
+	slices.Sort(out)
+	return slices.Compact(out)
+}
+
+// foreignRules returns the rules that can catch a packet by its source alone.
+func foreignRules(rules []rtnl.Rule) []plan.ForeignRule {
+	var out []plan.ForeignRule
+	for _, r := range rules {
+		if !bySource(r) {
+			continue
+		}
+		out = append(out, plan.ForeignRule{From: sources(r), Table: r.Table, Priority: r.Priority, Protocol: r.Protocol})
+	}
+	return out
+}
+
+// bySource says whether a rule, other than the kernel's own, can catch a packet by its
+// source alone.
+func bySource(r rtnl.Rule) bool {
+	return !r.Narrow && acts(r)
+}
+
+// acts says whether a rule, other than the kernel's own, does something.
+func acts(r rtnl.Rule) bool { return r.Action != unix.FR_ACT_NOP && !kernelsOwn(r) }
+
+// sources returns the sources that a rule may match.
+func sources(r rtnl.Rule) netip.Prefix {
+	from := r.From.Masked()
+	if r.Inverted { // it matches all sources but From, so any address may match
+		from = netip.PrefixFrom(from.Addr(), 0).Masked()
+	}
+	return from
+}
+
+// mayCatch says whether a rule, other than the kernel's own, can catch a packet of this
+// source. What else the rule looks at may exclude all such packets.
+func mayCatch(r rtnl.Rule, from netip.Addr) bool { return acts(r) && sources(r).Contains(from) }
+
+// kernelsOwn says whether a rule is one that the kernel makes (fib_default_rules_init).
+// The rule for the local table may have another priority: it still matches nothing that
+// leaves the pod.
+func kernelsOwn(r rtnl.Rule) bool {
+	if r.From.Bits() != 0 || r.Action != unix.FR_ACT_TO_TBL {
+		return false
+	}
+	return r.Table == unix.RT_TABLE_LOCAL ||
+		r.Table == unix.RT_TABLE_MAIN && r.Priority == 32766 ||
+		r.Table == unix.RT_TABLE_DEFAULT && r.Priority == 32767
+}
+
+// defaultsOf returns the default routes of the main table.
+func defaultsOf(routes []rtnl.Route, links []rtnl.Link) []plan.DefaultRoute {
+	var out []plan.DefaultRoute
+	for _, r := range routes {
+		if !r.IsDefault() {
+			continue
+		}
+		d := plan.DefaultRoute{IPv6: r.Dst.Addr().Is6(), Via: r.Via, Metric: r.Metric}
+		for _, l := range links {
+			if l.Index == r.Index {
+				d.Link = conf.LinkName(l.Name)
+			}
+		}
+		out = append(out, d)
+	}
+	return out
 }

@@ -14,7 +14,6 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/roce-cni/roce-cni/pkg/base/cnierr"
-	"github.com/roce-cni/roce-cni/pkg/plugin/kernel/look"
 	"github.com/roce-cni/roce-cni/pkg/plugin/kernel/rtnl"
 	"github.com/roce-cni/roce-cni/pkg/plugin/plan"
 )
@@ -149,7 +148,7 @@ func (p rule) find(ctx context.Context) (found, error) {
 			out.exact = true
 			continue
 		}
-		if is.Priority <= want.Priority && is.Protocol != plan.Protocol && look.MayCatch(is, p.op.From.Addr()) {
+		if is.Priority <= want.Priority && is.Protocol != plan.Protocol && mayCatch(is, p.op.From.Addr()) {
 			out.before = append(out.before, is)
 		}
 		if is.From == want.From && is.Priority == want.Priority {

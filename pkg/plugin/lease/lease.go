@@ -23,7 +23,6 @@ import (
 	"github.com/roce-cni/roce-cni/pkg/base/cnierr"
 	"github.com/roce-cni/roce-cni/pkg/base/netns"
 	"github.com/roce-cni/roce-cni/pkg/plugin/conf"
-	"github.com/roce-cni/roce-cni/pkg/plugin/delegate"
 	"github.com/roce-cni/roce-cni/pkg/plugin/ipam"
 	"github.com/roce-cni/roce-cni/pkg/plugin/plan"
 	"github.com/roce-cni/roce-cni/pkg/plugin/record"
@@ -41,7 +40,7 @@ type Allocator struct {
 	// RefuseQuarantined refuses addresses in quarantine, for a program that cannot ask the wire.
 	RefuseQuarantined bool
 	// Plugins runs other IPAM plugins.
-	Plugins delegate.Plugins
+	Plugins Plugins
 	// Agent has what the node's agent says about RailPools.
 	Agent Agent
 	// Now returns CLOCK_BOOTTIME.
@@ -229,7 +228,7 @@ func (a Allocator) Check(ctx context.Context, req conf.Request, rec record.Recor
 		return a.CheckRecord(ctx, rec)
 	}
 	err := a.Plugins.Check(ctx, req)
-	if errors.Is(err, delegate.ErrNoCheck) {
+	if errors.Is(err, ErrNoCheck) {
 		a.Log.Warn("CHECK is only about what roce made", "ipam", req.IPAM.Type, "error", err)
 		return nil
 	}
@@ -282,7 +281,7 @@ func (a Allocator) ReleaseByDEL(ctx context.Context, rec record.Record, d conf.D
 // have no lease. An IPAM plugin that is not installed is no error, because ADD cannot
 // have leased from it.
 func (a Allocator) ReleaseUnfinished(ctx context.Context, rec record.Record) error {
-	if err := a.Release(ctx, rec); !errors.Is(err, delegate.ErrNotInstalled) {
+	if err := a.Release(ctx, rec); !errors.Is(err, ErrNotInstalled) {
 		return err
 	}
 	return nil
@@ -308,7 +307,7 @@ func (a Allocator) ReleaseHeld(ctx context.Context, gc conf.GC, at conf.Attachme
 
 // GC forwards a GC to the IPAM plugin of the network, if it has one.
 func (a Allocator) GC(ctx context.Context, gc conf.GC) error {
-	if !delegate.Is(gc.IPAM) {
+	if !Is(gc.IPAM) {
 		return nil
 	}
 	return a.Plugins.GC(ctx, gc)
@@ -317,7 +316,7 @@ func (a Allocator) GC(ctx context.Context, gc conf.GC) error {
 // asCalled returns a record as an IPAM plugin sees it. It has the configuration of
 // ADD, and from DEL's input the facts that only the runtime has.
 func asCalled(rec record.Record, d conf.Del) record.Record {
-	if !delegate.Is(rec.IPAM) {
+	if !Is(rec.IPAM) {
 		return rec
 	}
 	rec.Netns = d.Netns

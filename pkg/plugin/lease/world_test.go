@@ -17,7 +17,6 @@ import (
 	"github.com/roce-cni/roce-cni/pkg/base/netns"
 	"github.com/roce-cni/roce-cni/pkg/base/netrange"
 	"github.com/roce-cni/roce-cni/pkg/plugin/conf"
-	"github.com/roce-cni/roce-cni/pkg/plugin/delegate"
 	"github.com/roce-cni/roce-cni/pkg/plugin/ipam"
 	"github.com/roce-cni/roce-cni/pkg/plugin/ipam/ledger"
 	"github.com/roce-cni/roce-cni/pkg/plugin/lease"
@@ -95,7 +94,7 @@ func (n *node) allocator() lease.Allocator {
 	return lease.Allocator{
 		Book: n.book(), Program: conf.PluginType, Agent: n.files(), NodeName: "gpu-01",
 		ReadFile: func(string) ([]byte, error) { return []byte(table), nil },
-		Plugins: delegate.Plugins{
+		Plugins: lease.Plugins{
 			Path: []string{n.plugins}, Environ: []string{"PATH=" + os.Getenv("PATH")}, Stderr: n.t.Output(),
 			Guard: n.records().Guard,
 		},

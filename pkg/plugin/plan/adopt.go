@@ -9,7 +9,6 @@ import (
 
 	"github.com/roce-cni/roce-cni/pkg/base/shell"
 	"github.com/roce-cni/roce-cni/pkg/plugin/conf"
-	"github.com/roce-cni/roce-cni/pkg/plugin/conf/chain"
 )
 
 // Adopt says that a link exists that another plugin has made, with its MAC and
@@ -40,7 +39,7 @@ func (a Adopt) commands(in namespaces) []string {
 
 // FromPrev returns what the plugins before roce reported about the link that they
 // make. It is for a plan without a pod, when the kernel cannot be asked yet.
-func FromPrev(p chain.Prev) *Adopted {
+func FromPrev(p conf.Prev) *Adopted {
 	l := p.Result.Interfaces[p.Interface]
 	mac, err := conf.ParseMAC(l.Mac)
 	if err != nil { // the plugins need not report it

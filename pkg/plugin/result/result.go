@@ -24,7 +24,6 @@ import (
 	"github.com/roce-cni/roce-cni/pkg/base/cnierr"
 	"github.com/roce-cni/roce-cni/pkg/base/netrange"
 	"github.com/roce-cni/roce-cni/pkg/plugin/conf"
-	"github.com/roce-cni/roce-cni/pkg/plugin/conf/chain"
 	"github.com/roce-cni/roce-cni/pkg/plugin/plan"
 )
 
@@ -32,9 +31,9 @@ import (
 const maxShown = 300
 
 // Lease reads the result of an IPAM plugin, of any CNI version; see
-// chain.ReadResult. The lease has at least one address.
+// conf.ReadResult. The lease has at least one address.
 func Lease(stdout []byte, version string) (plan.Lease, error) {
-	res, err := chain.ReadResult(stdout, version)
+	res, err := conf.ReadResult(stdout, version)
 	if err != nil {
 		return plan.Lease{}, fmt.Errorf("it printed %q: %w", bytes.TrimSpace(stdout[:min(len(stdout), maxShown)]), err)
 	}
@@ -51,7 +50,7 @@ func Lease(stdout []byte, version string) (plan.Lease, error) {
 // Previous returns the addresses, routes and DNS settings that the plugins
 // before roce gave to an adopted interface. There may be none. We do not
 // release them: they belong to those plugins.
-func Previous(p chain.Prev) (plan.Lease, error) {
+func Previous(p conf.Prev) (plan.Lease, error) {
 	res := *p.Result
 	res.IPs = slices.DeleteFunc(slices.Clone(res.IPs), func(ip *current.IPConfig) bool {
 		return ip.Interface != nil && *ip.Interface != p.Interface

@@ -18,7 +18,6 @@ import (
 	"github.com/roce-cni/roce-cni/pkg/base/netns"
 	"github.com/roce-cni/roce-cni/pkg/plugin/conf"
 	"github.com/roce-cni/roce-cni/pkg/plugin/kernel"
-	"github.com/roce-cni/roce-cni/pkg/plugin/kernel/look"
 	"github.com/roce-cni/roce-cni/pkg/plugin/plan"
 	"github.com/roce-cni/roce-cni/pkg/plugin/rdma"
 	"github.com/roce-cni/roce-cni/pkg/plugin/record"
@@ -33,7 +32,7 @@ type Node struct {
 // Namespace is what programs in a network namespace can use.
 type Namespace struct {
 	Rails []Rail
-	// Out is the interface of the default route, OutAddr its address: see look.View.
+	// Out is the interface of the default route, OutAddr its address: see view.
 	Out     conf.LinkName
 	OutAddr netip.Addr
 	// Apart names two rails of which the first has no route to the second; "" if each rail
@@ -43,16 +42,16 @@ type Namespace struct {
 
 // namespace returns what programs can use, from the rails that were found and the view of
 // the namespace that they are in.
-func namespace(rails []Rail, v look.View) Namespace {
+func namespace(rails []Rail, v view) Namespace {
 	return Namespace{Rails: rails, Out: v.Out, OutAddr: v.OutAddr, Apart: apart(rails, v.Routes)}
 }
 
 // apart returns "net1 to net2" for the first rail that has no route to another one. The
 // rules of the pod send packets of a rail by the rail's own interface only.
-func apart(rails []Rail, routes []look.LinkRoute) string {
+func apart(rails []Rail, routes []linkRoute) string {
 	for _, from := range rails {
 		for _, to := range rails {
-			way := func(r look.LinkRoute) bool { return r.Link == from.Link && r.Dst.Contains(to.Addr) }
+			way := func(r linkRoute) bool { return r.Link == from.Link && r.Dst.Contains(to.Addr) }
 			if from.Link != to.Link && !slices.ContainsFunc(routes, way) {
 				return fmt.Sprintf("%s to %s", from.Link, to.Link)
 			}
@@ -65,7 +64,7 @@ func apart(rails []Rail, routes []look.LinkRoute) string {
 // it returns only the rails of that interface. It needs no privileges. Errors: those
 // of Find, cnierr.IO.
 func (n Node) Here(ctx context.Context, only conf.LinkName) (Namespace, error) {
-	here, err := look.Here(ctx)
+	here, err := viewHere(ctx)
 	if err != nil {
 		return Namespace{}, err
 	}
@@ -94,13 +93,13 @@ func (n Node) At(ctx context.Context, netns string, only conf.LinkName) (Namespa
 		return Namespace{}, unreachable(netns, err)
 	}
 	defer k.Close()
-	host, err := look.Here(ctx)
+	host, err := viewHere(ctx)
 	if err != nil {
 		return Namespace{}, err
 	}
-	var pod look.View
+	var pod view
 	err = k.Enter(func() (err error) {
-		pod, err = look.Here(ctx)
+		pod, err = viewHere(ctx)
 		return err
 	})
 	if err != nil {
@@ -149,7 +148,7 @@ func unreachable(netns string, err error) error {
 
 // addrs returns the addresses of an interface, or of all interfaces for "". Errors:
 // BadConfig when the interface has none.
-func addrs(v look.View, only conf.LinkName) ([]Addr, error) {
+func addrs(v view, only conf.LinkName) ([]Addr, error) {
 	var out []Addr
 	var others []string
 	for _, a := range v.Addrs {
@@ -425,7 +424,7 @@ func (p Port) of(d plan.RDMADevice) bool { return p.Device.Index == d.Index && p
 
 // owners returns the owners of all addresses: the host, and the pods with a record.
 func (n Node) owners(ctx context.Context) ([]Owner, error) {
-	host, err := look.Here(ctx)
+	host, err := viewHere(ctx)
 	if err != nil {
 		return nil, err
 	}

@@ -18,14 +18,13 @@ import (
 	"github.com/roce-cni/roce-cni/pkg/base/netns"
 	"github.com/roce-cni/roce-cni/pkg/plugin/conf"
 	"github.com/roce-cni/roce-cni/pkg/plugin/kernel"
-	"github.com/roce-cni/roce-cni/pkg/plugin/kernel/look"
 	"github.com/roce-cni/roce-cni/pkg/plugin/plan"
 	"github.com/roce-cni/roce-cni/pkg/plugin/record"
 )
 
 func TestAnInterfaceThatIsNotThereIsNamedTogetherWithThoseThatAre(t *testing.T) {
 	t.Parallel()
-	v := look.View{Addrs: []look.LinkAddr{
+	v := view{Addrs: []linkAddr{
 		{Link: "net2", Addr: netip.MustParseAddr("172.17.0.5")},
 		{Link: "net1", Addr: netip.MustParseAddr("172.16.0.5")},
 		{Link: "net2", Addr: netip.MustParseAddr("fd00::5")},
@@ -33,10 +32,10 @@ func TestAnInterfaceThatIsNotThereIsNamedTogetherWithThoseThatAre(t *testing.T) 
 	if got, err := addrs(v, "net2"); err != nil || len(got) != 2 {
 		t.Errorf("net2: got %v, %v", got, err)
 	}
-	if got, err := addrs(look.View{}, ""); err != nil || len(got) != 0 {
+	if got, err := addrs(view{}, ""); err != nil || len(got) != 0 {
 		t.Errorf("all of none: got %v, %v", got, err)
 	}
-	for want, v := range map[string]look.View{"with addresses are: net1, net2": v, "with addresses are: none": {}} {
+	for want, v := range map[string]view{"with addresses are: net1, net2": v, "with addresses are: none": {}} {
 		_, err := addrs(v, "net3")
 		if cnierr.CodeOf(err) != cnierr.BadConfig || !strings.Contains(fmt.Sprint(err), `"net3"`) || !strings.Contains(fmt.Sprint(err), want) {
 			t.Errorf("got %v, want code %d and %q", err, cnierr.BadConfig, want)
@@ -47,21 +46,21 @@ func TestAnInterfaceThatIsNotThereIsNamedTogetherWithThoseThatAre(t *testing.T) 
 func TestRailsAreApartIfOneHasNoRouteToAnother(t *testing.T) {
 	t.Parallel()
 	both := rails([]Port{portOf("mlx5_0", "", "172.16.0.5"), portOf("mlx5_1", "", "172.17.0.5")}, 0, 0)
-	route := func(link, dst string) look.LinkRoute {
-		return look.LinkRoute{Link: conf.LinkName(link), Dst: netip.MustParsePrefix(dst)}
+	route := func(link, dst string) linkRoute {
+		return linkRoute{Link: conf.LinkName(link), Dst: netip.MustParsePrefix(dst)}
 	}
 	first, second := route("net1", "172.16.0.0/24"), route("net2", "172.17.0.0/24")
 	for name, tc := range map[string]struct {
 		rails  []Rail
-		routes []look.LinkRoute
+		routes []linkRoute
 		want   string
 	}{
-		"a subnet for each":      {both, []look.LinkRoute{first, second, route("eth0", "0.0.0.0/0")}, "net1 to net2"},
-		"one has a gateway":      {both, []look.LinkRoute{first, second, route("net1", "0.0.0.0/0")}, "net2 to net1"},
-		"both have a gateway":    {both, []look.LinkRoute{first, second, route("net1", "0.0.0.0/0"), route("net2", "0.0.0.0/0")}, ""},
-		"a route to all rails":   {both, []look.LinkRoute{route("net1", "172.16.0.0/12"), route("net2", "172.16.0.0/12")}, ""},
-		"the gateway is of IPv6": {both, []look.LinkRoute{first, second, route("net1", "::/0"), route("net2", "::/0")}, "net1 to net2"},
-		"one rail":               {both[:1], []look.LinkRoute{first}, ""},
+		"a subnet for each":      {both, []linkRoute{first, second, route("eth0", "0.0.0.0/0")}, "net1 to net2"},
+		"one has a gateway":      {both, []linkRoute{first, second, route("net1", "0.0.0.0/0")}, "net2 to net1"},
+		"both have a gateway":    {both, []linkRoute{first, second, route("net1", "0.0.0.0/0"), route("net2", "0.0.0.0/0")}, ""},
+		"a route to all rails":   {both, []linkRoute{route("net1", "172.16.0.0/12"), route("net2", "172.16.0.0/12")}, ""},
+		"the gateway is of IPv6": {both, []linkRoute{first, second, route("net1", "::/0"), route("net2", "::/0")}, "net1 to net2"},
+		"one rail":               {both[:1], []linkRoute{first}, ""},
 	} {
 		if got := apart(tc.rails, tc.routes); got != tc.want {
 			t.Errorf("%s: got %q, want %q", name, got, tc.want)

@@ -12,7 +12,6 @@ import (
 
 	"github.com/roce-cni/roce-cni/pkg/base/cnierr"
 	"github.com/roce-cni/roce-cni/pkg/plugin/conf"
-	"github.com/roce-cni/roce-cni/pkg/plugin/conf/chain"
 	"github.com/roce-cni/roce-cni/pkg/plugin/plan"
 )
 
@@ -77,7 +76,7 @@ func adoptedAttachment(t *testing.T, w opened) {
 func adoptedFacts(t *testing.T, w opened) {
 	req := conf.Request{
 		Rails: []conf.Rail{{IfName: "net1"}}, RDMA: conf.RDMA{Mode: conf.RDMAShared},
-		Prev: &chain.Prev{Result: &current.Result{Interfaces: []*current.Interface{{Name: "net1"}}}, Device: "0000:0b:00.2"},
+		Prev: &conf.Prev{Result: &current.Result{Interfaces: []*current.Interface{{Name: "net1"}}}, Device: "0000:0b:00.2"},
 	}
 	_, err := plan.Only(w.Facts(t.Context(), req))
 	wantCode(t, err, cnierr.BadConfig)
@@ -104,14 +103,14 @@ func adoptedFacts(t *testing.T, w opened) {
 // adoptedChild adopts a macvlan: its device is the device of the host's link.
 func adoptedChild(t *testing.T, w opened) {
 	w.must(t, plan.Op{Kind: w.macvlan()})
-	got, err := plan.Only(w.Facts(t.Context(), conf.Request{RDMA: conf.RDMA{Mode: conf.RDMAAuto}, Prev: &chain.Prev{}, Rails: []conf.Rail{{IfName: "net1"}}}))
+	got, err := plan.Only(w.Facts(t.Context(), conf.Request{RDMA: conf.RDMA{Mode: conf.RDMAAuto}, Prev: &conf.Prev{}, Rails: []conf.Rail{{IfName: "net1"}}}))
 	if err != nil {
 		t.Fatal(err)
 	}
 	if got.Parent.Name != w.NIC || got.Parent.InPod || got.Parent.Device != "" || got.Adopted.MAC != w.macvlan().MAC {
 		t.Errorf("a macvlan on %s: got %+v, parent %+v", w.NIC, got.Adopted, got.Parent)
 	}
-	got, err = plan.Only(w.Facts(t.Context(), conf.Request{RDMA: conf.RDMA{Mode: conf.RDMAOff}, Prev: &chain.Prev{}, Rails: []conf.Rail{{IfName: "net1"}}}))
+	got, err = plan.Only(w.Facts(t.Context(), conf.Request{RDMA: conf.RDMA{Mode: conf.RDMAOff}, Prev: &conf.Prev{}, Rails: []conf.Rail{{IfName: "net1"}}}))
 	if err != nil || got.Parent.Name != "" {
 		t.Errorf("without RDMA: got parent %+v, %v", got.Parent, err)
 	}

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The roce-cni authors
 
-package look_test
+package gids
 
 import (
 	"net/netip"
@@ -10,7 +10,6 @@ import (
 	"testing"
 
 	"github.com/roce-cni/roce-cni/pkg/plugin/kernel/kerneltest"
-	"github.com/roce-cni/roce-cni/pkg/plugin/kernel/look"
 )
 
 // TestTheAddressOfADefaultRouteStays has the kernel add a privacy address, which it lists
@@ -24,12 +23,12 @@ func TestTheAddressOfADefaultRouteStays(t *testing.T) {
 	}
 	node.IP("addr add fd00:1::5/64 dev eth0 nodad mngtmpaddr valid_lft 86400 preferred_lft 14400")
 	node.IP("route add default via fd00:1::1 dev eth0")
-	v, err := look.Here(t.Context())
+	v, err := viewHere(t.Context())
 	if err != nil {
 		t.Fatal(err)
 	}
 	stays := netip.MustParseAddr("fd00:1::5")
-	temporary := slices.IndexFunc(v.Addrs, func(a look.LinkAddr) bool {
+	temporary := slices.IndexFunc(v.Addrs, func(a linkAddr) bool {
 		return a.Link == "eth0" && a.Addr != stays && netip.MustParsePrefix("fd00:1::/64").Contains(a.Addr)
 	})
 	if temporary < 0 {
@@ -38,7 +37,7 @@ func TestTheAddressOfADefaultRouteStays(t *testing.T) {
 	if v.Out != "eth0" || v.OutAddr != stays {
 		t.Errorf("the address of %q is %s among %v, want %s", v.Out, v.OutAddr, v.Addrs, stays)
 	}
-	if want := (look.LinkRoute{Link: "eth0", Dst: netip.MustParsePrefix("fd00:1::/64")}); !slices.Contains(v.Routes, want) {
+	if want := (linkRoute{Link: "eth0", Dst: netip.MustParsePrefix("fd00:1::/64")}); !slices.Contains(v.Routes, want) {
 		t.Errorf("got the routes %v, want %v among them", v.Routes, want)
 	}
 }

@@ -1,13 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The roce-cni authors
 
-// Package look reads a network namespace: what the programs in it see, and what a
-// pod's namespace contains before an attachment is made in it.
-//
-// It changes nothing and enters no namespace. It stands below package kernel, which
-// gives it a socket in the pod. Read this file for the view of the calling thread's
-// namespace, and pod.go for the facts that a plan needs.
-package look
+package gids
 
 import (
 	"context"
@@ -21,9 +15,9 @@ import (
 	"github.com/roce-cni/roce-cni/pkg/plugin/kernel/rtnl"
 )
 
-// View is what a namespace looks like to the programs in it.
-type View struct {
-	Addrs []LinkAddr
+// view is what a namespace looks like to the programs in it.
+type view struct {
+	Addrs []linkAddr
 	// Out is the interface of the default route with the lowest metric. An IPv4
 	// route counts before an IPv6 one. Out is "" if there is no default route.
 	Out conf.LinkName
@@ -32,43 +26,43 @@ type View struct {
 	// there is none.
 	OutAddr netip.Addr
 	// Routes are the unicast routes of all tables.
-	Routes []LinkRoute
+	Routes []linkRoute
 	// Slaves are the interfaces that a bond consists of.
 	Slaves []conf.LinkName
 }
 
-// LinkAddr is an address on an interface.
-type LinkAddr struct {
+// linkAddr is an address on an interface.
+type linkAddr struct {
 	Link conf.LinkName
 	Addr netip.Addr
 }
 
-// LinkRoute is a route through an interface.
-type LinkRoute struct {
+// linkRoute is a route through an interface.
+type linkRoute struct {
 	Link conf.LinkName
 	Dst  netip.Prefix
 }
 
-// Here returns the view of the calling thread's namespace. Errors: cnierr.IO.
-func Here(ctx context.Context) (View, error) {
+// viewHere returns the view of the calling thread's namespace. Errors: cnierr.IO.
+func viewHere(ctx context.Context) (view, error) {
 	c, err := rtnl.Dial()
 	if err != nil {
-		return View{}, failed(err)
+		return view{}, unseen(err)
 	}
 	defer c.Close()
 	links, err := c.Links(ctx)
 	if err != nil {
-		return View{}, failed(err)
+		return view{}, unseen(err)
 	}
 	addrs, err := c.Addresses(ctx, 0)
 	if err != nil {
-		return View{}, failed(err)
+		return view{}, unseen(err)
 	}
 	routes, err := c.Routes(ctx)
 	if err != nil {
-		return View{}, failed(err)
+		return view{}, unseen(err)
 	}
-	var v View
+	var v view
 	names := map[int32]conf.LinkName{}
 	for _, l := range links {
 		names[l.Index] = conf.LinkName(l.Name)
@@ -77,7 +71,7 @@ func Here(ctx context.Context) (View, error) {
 		}
 	}
 	for _, a := range addrs {
-		v.Addrs = append(v.Addrs, LinkAddr{names[a.Index], a.Prefix.Addr()})
+		v.Addrs = append(v.Addrs, linkAddr{names[a.Index], a.Prefix.Addr()})
 	}
 	out := defaultRoute(routes)
 	v.Out = names[out.Index]
@@ -89,7 +83,7 @@ func Here(ctx context.Context) (View, error) {
 	}
 	for _, r := range routes {
 		if r.Type == unix.RTN_UNICAST {
-			v.Routes = append(v.Routes, LinkRoute{names[r.Index], r.Dst})
+			v.Routes = append(v.Routes, linkRoute{names[r.Index], r.Dst})
 		}
 	}
 	return v, nil
@@ -115,6 +109,6 @@ func defaultRoute(routes []rtnl.Route) rtnl.Route {
 	})
 }
 
-func failed(err error) error {
+func unseen(err error) error {
 	return cnierr.New(cnierr.IO, "look at", "network namespace", "", "%w", err)
 }

@@ -1,11 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The roce-cni authors
 
-// Package chain reads the result of the plugins before roce in a list.
-//
-// It only decides whether roce can adopt the interface. It stands below package conf,
-// which puts the result into its request. Everything is in this file.
-package chain
+package conf
 
 import (
 	"encoding/json"
@@ -36,11 +32,11 @@ type Prev struct {
 	Device string
 }
 
-// Read returns the interface with a name, which an ADD is to adopt. It returns nil when
+// readPrev returns the interface with a name, which an ADD is to adopt. It returns nil when
 // roce makes its own interface, because there is a master, or rails, or no result of an
 // earlier plugin. It notes faults of top.
-// before is what Before returns for top.
-func Read(top *strict.Object, before *current.Result, runtime *strict.Object, ifName string) *Prev {
+// before is what resultBefore returns for top.
+func readPrev(top *strict.Object, before *current.Result, runtime *strict.Object, ifName string) *Prev {
 	master, v := top.At("master"), top.At("prevResult")
 	makes := master.Present() && master.Raw() != `""` || top.At("rails").Present()
 	if makes || !v.Present() {
@@ -60,9 +56,9 @@ func Read(top *strict.Object, before *current.Result, runtime *strict.Object, if
 	return &Prev{Result: before, Interface: i, Device: deviceID(top.At("deviceID"), runtime.At("deviceID"))}
 }
 
-// Before returns the result of the plugins before in the list. It returns nil if there
+// resultBefore returns the result of the plugins before in the list. It returns nil if there
 // is none, or a fault.
-func Before(top *strict.Object) *current.Result {
+func resultBefore(top *strict.Object) *current.Result {
 	v := top.At("prevResult")
 	if !v.Present() {
 		return nil
@@ -76,11 +72,11 @@ func Before(top *strict.Object) *current.Result {
 	return res
 }
 
-// MACs returns the text of the MAC of each interface in the pod, as prevResult has it.
+// macsBefore returns the text of the MAC of each interface in the pod, as prevResult has it.
 // It notes a fault of prevResult.
-func MACs(top *strict.Object) map[string]string {
+func macsBefore(top *strict.Object) map[string]string {
 	out := map[string]string{}
-	res := Before(top)
+	res := resultBefore(top)
 	if res == nil {
 		return out
 	}

@@ -1,12 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The roce-cni authors
 
-// Package delegate leases addresses from other IPAM plugins, which it runs according
-// to the CNI specification.
-//
-// It runs only plugins in CNI_PATH, and never roce itself. It stands beside ipam,
-// below lease. This file has the verbs, execute.go runs a program.
-package delegate
+package lease
 
 import (
 	"context"
@@ -44,11 +39,11 @@ type Plugins struct {
 
 const pluginHint = "see that plugin's documentation and its configuration in ipam"
 
-// LinkFirst implements lease.source: some plugins, such as dhcp, ask through the
+// LinkFirst implements source: some plugins, such as dhcp, ask through the
 // interface.
 func (Plugins) LinkFirst() bool { return true }
 
-// Acquire implements lease.source. Such a plugin gives addresses to one interface.
+// Acquire implements source. Such a plugin gives addresses to one interface.
 func (d Plugins) Acquire(ctx context.Context, req conf.Request, rails []plan.Rail) ([]plan.Rail, error) {
 	const op = "lease addresses from IPAM plugin"
 	out, err := d.run(ctx, about(op, "ADD", req))
@@ -69,7 +64,7 @@ func (d Plugins) Acquire(ctx context.Context, req conf.Request, rails []plan.Rai
 	return []plan.Rail{{Rail: rails[0].Rail, Facts: rails[0].Facts, Lease: l}}, nil
 }
 
-// Reject implements lease.source. The protocol has no way to ask for another
+// Reject implements source. The protocol has no way to ask for another
 // address.
 func (Plugins) Reject(_ context.Context, req conf.Request, _ []plan.Rail, _ []plan.Target) (bool, error) {
 	return false, cnierr.New(cnierr.AddressTaken, "lease another address from IPAM plugin", req.IPAM.Type,
@@ -77,7 +72,7 @@ func (Plugins) Reject(_ context.Context, req conf.Request, _ []plan.Rail, _ []pl
 		"the CNI protocol cannot request another address")
 }
 
-// Release implements lease.source. It runs DEL with the configuration of the record.
+// Release implements source. It runs DEL with the configuration of the record.
 func (d Plugins) Release(ctx context.Context, rec record.Record) error {
 	_, err := d.run(ctx, call{
 		op: "release addresses of IPAM plugin", plugin: rec.IPAM, verb: "DEL", stdin: rec.Config,
