@@ -29,7 +29,7 @@ func TestNothingIsWrittenThroughALinkThatOthersHaveMade(t *testing.T) {
 		os.WriteFile(at("policy"), []byte(`{"version": 1}`), 0o600),
 		os.WriteFile(at("out/roce"), []byte("#!/bin/sh\n"), 0o755),
 	)
-	for _, link := range []string{"etc/node.json", "etc/node.json.new", "bin/roce", "bin/.rocectl-install-", "bundle.tar.gz"} {
+	for _, link := range []string{"etc/node.json", "etc/node.json.new", "bin/roce", "bin/roce.new-", "bundle.tar.gz"} {
 		err = errors.Join(err, os.Symlink(at("legit"), at(link)))
 	}
 	if err != nil {

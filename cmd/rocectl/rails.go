@@ -20,7 +20,6 @@ import (
 	"github.com/roce-cni/roce-cni/cmd/internal/cli"
 	"github.com/roce-cni/roce-cni/cmd/rocectl/cluster"
 	"github.com/roce-cni/roce-cni/pkg/base/cnierr"
-	"github.com/roce-cni/roce-cni/pkg/plugin/conf"
 	"github.com/roce-cni/roce-cni/pkg/plugin/plan"
 	"github.com/roce-cni/roce-cni/pkg/plugin/record"
 	"github.com/roce-cni/roce-cni/pkg/tool/lldp"
@@ -167,7 +166,7 @@ func (f railsFlags) run(cmd *cobra.Command, node *nodeFlags) error {
 
 // listen adds what the switches say. The errors are about single NICs.
 func (f railsFlags) listen(cmd *cobra.Command, ports []nodePort) error {
-	var links []conf.LinkName
+	var links []string
 	for _, p := range ports {
 		if p.Ethernet() {
 			links = append(links, p.Cables()...)

@@ -67,9 +67,6 @@ init container of the pod installs it into a volume that the others mount.`,
 			if err := os.MkdirAll(f.to, 0o755); err != nil { //nolint:gosec // as distributions make /opt/cni/bin
 				return installError(f.to, err)
 			}
-			if err := f.clean(); err != nil {
-				return err
-			}
 			for _, program := range programs {
 				did, err := f.install(program)
 				if err != nil {
@@ -122,7 +119,7 @@ the state folder. Without its plugin a pod can never be deleted.`,
 					fmt.Fprintf(cmd.OutOrStdout(), "%s: removed\n", path)
 				}
 			}
-			return errors.Join(f.clean(), netns.Remove(plan.FillerNetns))
+			return netns.Remove(plan.FillerNetns)
 		},
 	}
 	f.register(cmd)
@@ -203,32 +200,14 @@ func (f installFlags) install(program string) (string, error) {
 	if same(path, want) {
 		return "there already", nil
 	}
-	temp, err := f.copyOf(want)
+	err = errors.Join(trusted.Sweep(path), trusted.Replace(path, want, 0o755))
 	if err == nil {
-		err = os.Rename(temp, path)
+		err = os.Chmod(path, 0o755) //nolint:gosec // all users may run it, whatever the umask is
 	}
 	if err != nil {
-		return "", installError(path, errors.Join(err, remove(temp)))
+		return "", installError(path, err)
 	}
 	return "installed", nil
-}
-
-// half begins the names of files that are not finished. No runtime starts one.
-const half = ".rocectl-install"
-
-// copyOf writes a program under a temporary name, and reads it again. This detects a
-// disk that is full or broken.
-func (f installFlags) copyOf(program []byte) (path string, err error) {
-	file, err := trusted.Fresh(filepath.Join(f.to, half), 0o755)
-	if err != nil {
-		return "", err
-	}
-	_, err = file.Write(program)
-	err = errors.Join(err, file.Chmod(0o755), file.Close()) // whatever the umask is
-	if err == nil && !same(file.Name(), program) {
-		err = errors.New("the file differs from what was written")
-	}
-	return file.Name(), err
 }
 
 // same says whether a file is a program with that content, and whether all users may
@@ -245,28 +224,6 @@ func same(path string, content []byte) bool {
 	}
 	got, err := io.ReadAll(file)
 	return err == nil && bytes.Equal(got, content)
-}
-
-// clean removes what a killed installer has left.
-func (f installFlags) clean() error {
-	left, err := filepath.Glob(filepath.Join(f.to, half+"*"))
-	if err != nil {
-		return installError(f.to, err)
-	}
-	for _, path := range left {
-		if err := remove(path); err != nil {
-			return installError(path, err)
-		}
-	}
-	return nil
-}
-
-// remove removes a file, if there is one.
-func remove(path string) error {
-	if err := os.Remove(path); err != nil && !errors.Is(err, fs.ErrNotExist) {
-		return err
-	}
-	return nil
 }
 
 func installError(subject string, err error) error {

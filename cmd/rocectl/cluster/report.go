@@ -16,7 +16,6 @@ import (
 	"github.com/roce-cni/roce-cni/pkg/cluster/agent"
 	"github.com/roce-cni/roce-cni/pkg/cluster/block"
 	"github.com/roce-cni/roce-cni/pkg/cluster/fleet"
-	"github.com/roce-cni/roce-cni/pkg/plugin/conf"
 	"github.com/roce-cni/roce-cni/pkg/tool/lldp"
 	"github.com/roce-cni/roce-cni/pkg/tool/nic"
 )
@@ -156,7 +155,7 @@ func (r *reporter) listen(ctx context.Context) {
 }
 
 func (r *reporter) hear(ctx context.Context, ports []nic.Details) error {
-	var links []conf.LinkName
+	var links []string
 	for _, p := range ports {
 		if p.Rail != nil {
 			links = append(links, p.Cables()...)

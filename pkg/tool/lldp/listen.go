@@ -16,7 +16,6 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/roce-cni/roce-cni/pkg/base/cnierr"
-	"github.com/roce-cni/roce-cni/pkg/plugin/conf"
 )
 
 // Interval is how often a switch sends a frame unless it is configured otherwise (IEEE
@@ -34,10 +33,10 @@ func nearest() [6]byte { return [6]byte{0x01, 0x80, 0xc2, 0x00, 0x00, 0x0e} }
 // ends, which is no error. A link that is down, or on which no switch sends LLDP, has
 // none. Each link has a packet socket until Listen returns. The errors are about single
 // links, cnierr.IO: the socket needs CAP_NET_RAW.
-func Listen(ctx context.Context, links []conf.LinkName) (map[conf.LinkName]Neighbour, error) {
+func Listen(ctx context.Context, links []string) (map[string]Neighbour, error) {
 	var all sync.WaitGroup
 	var mu sync.Mutex
-	heard, faults := map[conf.LinkName]Neighbour{}, []error{}
+	heard, faults := map[string]Neighbour{}, []error{}
 	for _, link := range links {
 		conn, err := open(link)
 		if err != nil {
@@ -65,7 +64,7 @@ func Listen(ctx context.Context, links []conf.LinkName) (map[conf.LinkName]Neigh
 
 // Behind returns the neighbour of all links of a NIC: the slaves of a bond can be on several
 // switches, which are named together. It returns nil if none was heard.
-func Behind(links []conf.LinkName, heard map[conf.LinkName]Neighbour) *Neighbour {
+func Behind(links []string, heard map[string]Neighbour) *Neighbour {
 	var out *Neighbour
 	for _, link := range links {
 		n, ok := heard[link]
@@ -84,7 +83,7 @@ func Behind(links []conf.LinkName, heard map[conf.LinkName]Neighbour) *Neighbour
 }
 
 // open opens a socket that gets the LLDP frames of a link.
-func open(link conf.LinkName) (*packet.Conn, error) {
+func open(link string) (*packet.Conn, error) {
 	index, err := indexOf(link)
 	if err != nil {
 		return nil, err
@@ -93,7 +92,7 @@ func open(link conf.LinkName) (*packet.Conn, error) {
 	if err != nil {
 		return nil, err
 	}
-	conn, err := packet.Listen(&net.Interface{Index: index, Name: string(link)}, packet.Raw, etherType, &packet.Config{Filter: filter})
+	conn, err := packet.Listen(&net.Interface{Index: index, Name: link}, packet.Raw, etherType, &packet.Config{Filter: filter})
 	if err != nil {
 		return nil, err
 	}
@@ -104,8 +103,8 @@ func open(link conf.LinkName) (*packet.Conn, error) {
 }
 
 // indexOf asks for one interface. net.InterfaceByName would dump all of them.
-func indexOf(link conf.LinkName) (int, error) {
-	r, err := unix.NewIfreq(string(link))
+func indexOf(link string) (int, error) {
+	r, err := unix.NewIfreq(link)
 	if err != nil {
 		return 0, err
 	}
@@ -174,10 +173,10 @@ func first(ctx context.Context, conn *packet.Conn) (Neighbour, error) {
 	}
 }
 
-func failed(link conf.LinkName, err error) error {
+func failed(link string, err error) error {
 	hint := "check that the interface is there: ip link"
 	if errors.Is(err, unix.EPERM) {
 		hint = "run it as root, or give it CAP_NET_RAW"
 	}
-	return cnierr.New(cnierr.IO, "listen for LLDP on", string(link), hint, "%w", err)
+	return cnierr.New(cnierr.IO, "listen for LLDP on", link, hint, "%w", err)
 }

@@ -14,7 +14,6 @@ import (
 
 	"github.com/roce-cni/roce-cni/integration/cnitest"
 	"github.com/roce-cni/roce-cni/pkg/base/cnierr"
-	"github.com/roce-cni/roce-cni/pkg/plugin/conf"
 )
 
 // spaces are a node with the NICs nic0 and nic1 and a switch with the ports swp0 and swp1.
@@ -45,7 +44,7 @@ func sends(ctx context.Context, t *testing.T, sw *cnitest.Netns, port string, fr
 }
 
 // listens runs Listen in the namespace of the node.
-func listens(ctx context.Context, node *cnitest.Netns, links ...conf.LinkName) (heard map[conf.LinkName]Neighbour, err error) {
+func listens(ctx context.Context, node *cnitest.Netns, links ...string) (heard map[string]Neighbour, err error) {
 	err = node.Enter(func() (err error) {
 		heard, err = Listen(ctx, links)
 		return err
@@ -70,7 +69,7 @@ link set pod1 up`)
 	sends(ctx, t, sw, "swp1", all["Juniper Junos"].frame)
 	got, err := listens(ctx, node, "nic0", "nic1")
 	stop()
-	want := map[conf.LinkName]Neighbour{"nic0": all["Arista EOS"].want, "nic1": all["Juniper Junos"].want}
+	want := map[string]Neighbour{"nic0": all["Arista EOS"].want, "nic1": all["Juniper Junos"].want}
 	if diff := cmp.Diff(want, got); diff != "" || err != nil {
 		t.Errorf("error %v (-want +got)\n%s", err, diff)
 	}
@@ -93,7 +92,7 @@ func TestOnlyFramesOfTheNearestSwitchCount(t *testing.T) {
 	sends(ctx, t, sw, "swp0", far, direct, good.frame[:40], frame(chassis, words(portTLV, "x", 5), tlv(lifeTLV, 0, 0)), good.frame)
 	got, err := listens(ctx, node, "nic0")
 	stop()
-	if diff := cmp.Diff(map[conf.LinkName]Neighbour{"nic0": good.want}, got); diff != "" || err != nil {
+	if diff := cmp.Diff(map[string]Neighbour{"nic0": good.want}, got); diff != "" || err != nil {
 		t.Errorf("error %v (-want +got)\n%s", err, diff)
 	}
 }

@@ -14,8 +14,6 @@ import (
 	"unicode/utf8"
 
 	"github.com/google/go-cmp/cmp"
-
-	"github.com/roce-cni/roce-cni/pkg/plugin/conf"
 )
 
 // tlv is a TLV of a frame.
@@ -250,8 +248,8 @@ func FuzzParse(f *testing.F) {
 // TestTheSlavesOfABond are on two switches (MLAG), or on one.
 func TestTheSlavesOfABond(t *testing.T) {
 	t.Parallel()
-	heard := map[conf.LinkName]Neighbour{"ens1f0": {Switch: "leaf-01", Port: "swp1"}, "ens1f1": {Switch: "leaf-02", Port: "swp1"}, "ens2": {Switch: "leaf-01", Port: "swp2"}}
-	for want, links := range map[string][]conf.LinkName{
+	heard := map[string]Neighbour{"ens1f0": {Switch: "leaf-01", Port: "swp1"}, "ens1f1": {Switch: "leaf-02", Port: "swp1"}, "ens2": {Switch: "leaf-01", Port: "swp2"}}
+	for want, links := range map[string][]string{
 		"leaf-01 + leaf-02 swp1 + swp1": {"ens1f0", "ens1f1"},
 		"leaf-01 swp1 + swp2":           {"ens1f0", "ens2"},
 		"leaf-02 swp1":                  {"ens3", "ens1f1"},
@@ -260,7 +258,7 @@ func TestTheSlavesOfABond(t *testing.T) {
 			t.Errorf("%q: got %+v, want %s", links, n, want)
 		}
 	}
-	if n := Behind([]conf.LinkName{"ens3"}, heard); n != nil {
+	if n := Behind([]string{"ens3"}, heard); n != nil {
 		t.Errorf("got %+v of a link without a switch", n)
 	}
 	if heard["ens1f0"].Switch != "leaf-01" {

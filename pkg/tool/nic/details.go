@@ -92,17 +92,12 @@ func (d Details) String() string { return fmt.Sprintf("%s/%d", d.Device, d.Numbe
 // Ethernet says whether the port has an interface of Ethernet on the node.
 func (d Details) Ethernet() bool { return d.LinkLayer == "Ethernet" && d.Netdev != "" }
 
-// Cables returns the interfaces with a cable: the slaves of a bond, or Netdev. On these a switch
-// is heard, because the kernel gives its frames to the slave and not to the bond.
-func (d Details) Cables() []conf.LinkName {
+// Cables returns the interfaces with the cables: see Port.
+func (d Details) Cables() []string {
 	if len(d.Slaves) == 0 {
-		return []conf.LinkName{d.Netdev}
+		return []string{string(d.Netdev)}
 	}
-	var out []conf.LinkName
-	for _, s := range d.Slaves {
-		out = append(out, conf.LinkName(s))
-	}
-	return out
+	return d.Slaves
 }
 
 // Inventory returns all RDMA ports of the node: rails first, by number, then the others by

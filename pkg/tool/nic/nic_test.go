@@ -262,7 +262,7 @@ func TestALAGIsOneRail(t *testing.T) {
 				t.Errorf("%s: %s is no rail, or in a bond: %+v", name, d, d)
 				continue
 			}
-			if cables := d.Cables(); len(d.Slaves) > 0 && len(cables) != 2 || len(d.Slaves) == 0 && cables[0] != d.Netdev {
+			if cables := d.Cables(); len(d.Slaves) > 0 && len(cables) != 2 || len(d.Slaves) == 0 && cables[0] != string(d.Netdev) {
 				t.Errorf("%s: the cables of %s are those of %q", name, d, cables)
 			}
 			got = append(got, fmt.Sprintf("%d %s %s %s %s %v %v", *d.Rail, d, d.Netdev, d.PCI, d.Name, d.Slaves, d.Addresses))
