@@ -27,26 +27,13 @@ type address struct {
 // addresses is a run.
 type addresses []address
 
-// do adds the addresses.
-func (r addresses) do(ctx context.Context) error {
-	var changes []rtnl.Change
-	links := r.links(ctx)
-	for i, a := range r {
-		if err := links[i].Err; err != nil {
-			return classify(addingAddress, string(a.op.Link), err)
-		}
-		changes = append(changes, rtnl.AddAddress(links[i].Link.Index, a.op.Prefix))
-	}
-	for i, err := range r[0].conn.Each(ctx, changes...) {
-		if err := r[i].added(ctx, links[i].Link, err); err != nil {
-			return err
-		}
-	}
-	return nil
-}
+func (a address) link() conf.LinkName { return a.op.Link }
 
-func (r addresses) links(ctx context.Context) []rtnl.Named {
-	return named(ctx, r[0].conn, r, func(a address) conf.LinkName { return a.op.Link })
+func (a address) subject() string { return a.op.Prefix.String() }
+
+func (r addresses) do(ctx context.Context) error {
+	return change(ctx, addingAddress, r, func(a address, index int32) rtnl.Change { return rtnl.AddAddress(index, a.op.Prefix) },
+		func(a address, l rtnl.Link, err error) error { return a.added(ctx, l, err) })
 }
 
 const addingAddress = "add address"
@@ -56,60 +43,45 @@ const addingAddress = "add address"
 // the address too.
 func (a address) added(ctx context.Context, l rtnl.Link, err error) error {
 	if errors.Is(err, unix.EADDRINUSE) { // ipvlan_addr4_validator_event, ipvlan_addr6_validator_event
-		return cnierr.New(cnierr.AddressTaken, addingAddress, a.op.Prefix.String(),
+		return cnierr.New(cnierr.AddressTaken, addingAddress, a.subject(),
 			"find the ipvlan of the same NIC that has the address: ip -d addr show type ipvlan, in each network namespace", "%w", &AddressInUseError{a.op.Link, a.op.Prefix.Addr()})
 	}
 	if !errors.Is(err, unix.EEXIST) {
-		return classify(addingAddress, a.op.Prefix.String(), err,
+		return classify(addingAddress, a.subject(), err,
 			// ipv6_add_addr, for a link with disable_ipv6
 			meaning{unix.EACCES, cnierr.IO, "set net/ipv6/conf/" + string(a.op.Link) + "/disable_ipv6 to 0 in " + a.place.String() + ": another program set it to 1 again"})
 	}
 	there, err := a.conn.Addresses(ctx, l.Index)
 	if err != nil {
-		return classify(addingAddress, a.op.Prefix.String(), err)
+		return classify(addingAddress, a.subject(), err)
 	}
 	for _, is := range there {
 		if is.Prefix == a.op.Prefix {
 			return nil
 		}
 	}
-	return cnierr.New(cnierr.IO, addingAddress, a.op.Prefix.String(),
+	return cnierr.New(cnierr.IO, addingAddress, a.subject(),
 		"remove the address that is there, which roce-cni did not add", "%s has %s", a.op.Link, list(there))
 }
 
 // undo removes each address from its own link and from no other.
 func (r addresses) undo(ctx context.Context) error {
-	const action = "delete address"
-	var errs []error
-	var changes []rtnl.Change
-	var of addresses
-	for i, l := range slices.Backward(r.links(ctx)) {
-		if l.Err != nil {
-			errs = append(errs, classify(action, r[i].op.Prefix.String(), ignore(l.Err, unix.ENODEV)))
-			continue
-		}
-		changes, of = append(changes, rtnl.DeleteAddress(l.Link.Index, r[i].op.Prefix)), append(of, r[i])
-	}
-	for i, err := range r[0].conn.Each(ctx, changes...) {
-		errs = append(errs, classify(action, of[i].op.Prefix.String(), ignore(err, unix.ENODEV, unix.EADDRNOTAVAIL)))
-	}
-	return errors.Join(errs...)
+	return takeBack(ctx, "delete address", r, func(a address, index int32) (rtnl.Change, bool, error) {
+		return rtnl.DeleteAddress(index, a.op.Prefix), true, nil
+	}, unix.ENODEV, unix.EADDRNOTAVAIL)
 }
 
 func (r addresses) check(ctx context.Context) error { return checkEach(ctx, r) }
 
 func (a address) check(ctx context.Context) error {
 	const action = "check address"
-	l, err := a.conn.LinkByName(ctx, string(a.op.Link))
-	if errors.Is(err, unix.ENODEV) {
-		return damaged(action, a.op.Prefix.String(), a.redo(a.op), "%s has no interface %q", a.place, a.op.Link)
-	}
+	l, err := linkOf(ctx, action, a, a.op)
 	if err != nil {
-		return classify(action, a.op.Prefix.String(), err)
+		return err
 	}
 	there, err := a.conn.Addresses(ctx, l.Index)
 	if err != nil {
-		return classify(action, a.op.Prefix.String(), err)
+		return classify(action, a.subject(), err)
 	}
 	var before []string
 	for _, is := range there {
@@ -118,13 +90,13 @@ func (a address) check(ctx context.Context) error {
 		case is.Prefix == a.op.Prefix && is.Flags&unix.IFA_F_DADFAILED == 0:
 			return a.connected(ctx, l, is)
 		case is.Prefix == a.op.Prefix:
-			return damaged(action, a.op.Prefix.String(), a.redo(a.op, remove),
+			return damaged(action, a.subject(), a.redo(a.op, remove),
 				"%s has it, but duplicate address detection failed: another machine has it too", a.op.Link)
 		case is.Prefix.Addr() == a.op.Prefix.Addr():
 			before = append(before, remove)
 		}
 	}
-	return damaged(action, a.op.Prefix.String(), a.redo(a.op, before...), "want it on %s, got %s", a.op.Link, list(there))
+	return damaged(action, a.subject(), a.redo(a.op, before...), "want it on %s, got %s", a.op.Link, list(there))
 }
 
 // connected looks for the route to the subnet. The kernel makes it with the
@@ -139,7 +111,7 @@ func (a address) connected(ctx context.Context, l rtnl.Link, is rtnl.Address) er
 	}
 	there, err := a.conn.RoutesOf(ctx, rtnl.Family(addr), plan.MainTable)
 	if err != nil {
-		return classify(action, a.op.Prefix.String(), err)
+		return classify(action, a.subject(), err)
 	}
 	if slices.ContainsFunc(there, func(r rtnl.Route) bool {
 		return r.Dst == subnet && r.Index == l.Index && !r.Via.IsValid() && r.Type == unix.RTN_UNICAST
@@ -154,12 +126,12 @@ func (a address) connected(ctx context.Context, l rtnl.Link, is rtnl.Address) er
 	}
 	moved, err := a.routedByOthers(ctx, l, addr)
 	if err != nil {
-		return classify(action, a.op.Prefix.String(), err)
+		return classify(action, a.subject(), err)
 	}
 	if moved {
-		return damaged(action, a.op.Prefix.String(), []string{add}, "%w", &ChangedError{Property: subnetRoute, Want: "in the main table", Got: "none"})
+		return damaged(action, a.subject(), []string{add}, "%w", &ChangedError{Property: subnetRoute, Want: "in the main table", Got: "none"})
 	}
-	return damaged(action, a.op.Prefix.String(), []string{add}, "%w", ErrNoSubnetRoute)
+	return damaged(action, a.subject(), []string{add}, "%w", ErrNoSubnetRoute)
 }
 
 // routedByOthers says whether another program has a rule for packets from an address of a

@@ -26,6 +26,9 @@ type namespace struct {
 	conn  *rtnl.Conn
 }
 
+// in implements onLink.
+func (n namespace) in() namespace { return n }
+
 // at returns the namespace of a place. A Kernel from OpenHost can do nothing in
 // a pod.
 func (k *Kernel) at(p plan.Place) (namespace, error) {

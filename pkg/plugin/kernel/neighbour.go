@@ -5,9 +5,7 @@ package kernel
 
 import (
 	"context"
-	"errors"
 	"fmt"
-	"slices"
 
 	"golang.org/x/sys/unix"
 
@@ -27,49 +25,23 @@ type neighbours []neighbour
 
 func (r neighbours) do(ctx context.Context) error {
 	const action = "set neighbour"
-	var changes []rtnl.Change
-	for i, l := range r.links(ctx) {
-		if l.Err != nil {
-			return classify(action, r[i].subject(), l.Err)
-		}
-		changes = append(changes, rtnl.SetNeighbour(r[i].want(l.Link.Index)))
-	}
-	for i, err := range r[0].conn.Each(ctx, changes...) {
-		if err != nil {
-			return classify(action, r[i].subject(), err)
-		}
-	}
-	return nil
+	return change(ctx, action, r, func(x neighbour, index int32) rtnl.Change { return rtnl.SetNeighbour(x.want(index)) },
+		func(x neighbour, _ rtnl.Link, err error) error { return classify(action, x.subject(), err) })
 }
 
 func (r neighbours) undo(ctx context.Context) error {
-	const action = "delete neighbour"
-	var errs []error
-	var changes []rtnl.Change
-	var of neighbours
-	for i, l := range slices.Backward(r.links(ctx)) {
-		if l.Err != nil {
-			errs = append(errs, classify(action, r[i].subject(), ignore(l.Err, unix.ENODEV)))
-			continue
-		}
-		changes, of = append(changes, rtnl.DeleteNeighbour(r[i].want(l.Link.Index))), append(of, r[i])
-	}
-	for i, err := range r[0].conn.Each(ctx, changes...) {
-		errs = append(errs, classify(action, of[i].subject(), ignore(err, unix.ENOENT)))
-	}
-	return errors.Join(errs...)
+	return takeBack(ctx, "delete neighbour", r, func(x neighbour, index int32) (rtnl.Change, bool, error) {
+		return rtnl.DeleteNeighbour(x.want(index)), true, nil
+	}, unix.ENOENT)
 }
 
 func (r neighbours) check(ctx context.Context) error { return checkEach(ctx, r) }
 
 func (x neighbour) check(ctx context.Context) error {
 	const action = "check neighbour"
-	l, err := x.conn.LinkByName(ctx, string(x.op.Link))
-	if errors.Is(err, unix.ENODEV) {
-		return damaged(action, x.subject(), x.redo(x.op), "%s has no interface %q", x.place, x.op.Link)
-	}
+	l, err := linkOf(ctx, action, x, x.op)
 	if err != nil {
-		return classify(action, x.subject(), err)
+		return err
 	}
 	has, err := x.conn.HasNeighbour(ctx, x.want(l.Index))
 	if err != nil {
@@ -81,9 +53,7 @@ func (x neighbour) check(ctx context.Context) error {
 	return nil
 }
 
-func (r neighbours) links(ctx context.Context) []rtnl.Named {
-	return named(ctx, r[0].conn, r, func(x neighbour) conf.LinkName { return x.op.Link })
-}
+func (x neighbour) link() conf.LinkName { return x.op.Link }
 
 func (x neighbour) want(index int32) rtnl.Neighbour {
 	return rtnl.Neighbour{Index: index, Addr: x.op.Addr, Address: x.op.MAC[:]}

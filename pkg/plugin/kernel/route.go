@@ -31,25 +31,11 @@ type routings []routing
 // destination and metric in both families. Without it, IPv6 would add ours as another
 // path of an existing route (fib6_add_rt2node).
 func (rs routings) do(ctx context.Context) error {
-	var changes []rtnl.Change
-	links := rs.links(ctx)
-	for i, r := range rs {
-		if err := links[i].Err; err != nil {
-			return classify(addingRoute, r.subject(), err)
-		}
-		changes = append(changes, rtnl.AddRoute(r.want(links[i].Link.Index)))
-	}
-	for i, err := range rs[0].conn.Each(ctx, changes...) {
-		if err := rs[i].added(ctx, links[i].Link, err); err != nil {
-			return err
-		}
-	}
-	return nil
+	return change(ctx, addingRoute, rs, func(r routing, index int32) rtnl.Change { return rtnl.AddRoute(r.want(index)) },
+		func(r routing, l rtnl.Link, err error) error { return r.added(ctx, l, err) })
 }
 
-func (rs routings) links(ctx context.Context) []rtnl.Named {
-	return named(ctx, rs[0].conn, rs, func(r routing) conf.LinkName { return r.op.Link })
-}
+func (r routing) link() conf.LinkName { return r.op.Link }
 
 const addingRoute = "add route"
 
@@ -84,37 +70,27 @@ func (r routing) added(ctx context.Context, l rtnl.Link, err error) error {
 // gateway. It looks first, once for each table: a deletion in IPv4 with metric
 // 0 matches any metric (fib_table_delete, fib_nh_match).
 func (rs routings) undo(ctx context.Context) error {
-	const action = "delete route"
 	type place struct {
 		family uint8
 		table  uint32
 	}
 	tables := map[place][]rtnl.Route{}
-	var errs []error
-	var changes []rtnl.Change
-	var of routings
-	for i, l := range slices.Backward(rs.links(ctx)) {
-		r := rs[i]
+	return takeBack(ctx, "delete route", rs, func(r routing, index int32) (c rtnl.Change, is bool, err error) {
 		at := place{rtnl.Family(r.op.Dst.Addr()), r.op.Table}
 		there, known := tables[at]
-		err := l.Err
-		if err == nil && !known {
-			there, err = r.existing(ctx)
+		if !known {
+			if there, err = r.existing(ctx); err != nil {
+				return c, false, err
+			}
 		}
-		if err != nil {
-			errs = append(errs, classify(action, r.subject(), ignore(err, unix.ENODEV)))
-			continue
-		}
-		if j := slices.IndexFunc(there, r.marked(l.Link.Index)); j >= 0 {
-			changes, of = append(changes, rtnl.DeleteRoute(there[j])), append(of, r)
+		j := slices.IndexFunc(there, r.marked(index))
+		if is = j >= 0; is {
+			c = rtnl.DeleteRoute(there[j])
 			there = slices.Delete(there, j, j+1) // a second equal operation needs another route
 		}
 		tables[at] = there
-	}
-	for i, err := range rs[0].conn.Each(ctx, changes...) {
-		errs = append(errs, classify(action, of[i].subject(), ignore(err, unix.ESRCH)))
-	}
-	return errors.Join(errs...)
+		return c, is, nil
+	}, unix.ESRCH)
 }
 
 // marked returns a function that says whether a route is ours to remove.
@@ -130,12 +106,9 @@ func (rs routings) check(ctx context.Context) error { return checkEach(ctx, rs) 
 
 func (r routing) check(ctx context.Context) error {
 	const action = "check route"
-	l, err := r.conn.LinkByName(ctx, string(r.op.Link))
-	if errors.Is(err, unix.ENODEV) {
-		return damaged(action, r.subject(), r.redo(r.op), "%s has no interface %q", r.place, r.op.Link)
-	}
+	l, err := linkOf(ctx, action, r, r.op)
 	if err != nil {
-		return classify(action, r.subject(), err)
+		return err
 	}
 	there, err := r.existing(ctx)
 	if err != nil {

@@ -10,6 +10,8 @@ import (
 	"reflect"
 	"slices"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/roce-cni/roce-cni/pkg/base/cnierr"
 	"github.com/roce-cni/roce-cni/pkg/plugin/conf"
 	"github.com/roce-cni/roce-cni/pkg/plugin/kernel/rtnl"
@@ -138,6 +140,63 @@ func checkEach[X interface{ check(context.Context) error }](ctx context.Context,
 		errs = append(errs, x.check(ctx))
 	}
 	return errors.Join(errs...)
+}
+
+// onLink is an operation about something on a link.
+type onLink interface {
+	in() namespace
+	link() conf.LinkName
+	subject() string // in errors
+}
+
+// change makes the changes of a run, in one message. answered interprets what the kernel
+// answers.
+func change[X onLink](ctx context.Context, action string, run []X, to func(X, int32) rtnl.Change, answered func(X, rtnl.Link, error) error) error {
+	links := named(ctx, run[0].in().conn, run, X.link)
+	var changes []rtnl.Change
+	for i, x := range run {
+		if err := links[i].Err; err != nil {
+			return classify(action, x.subject(), err)
+		}
+		changes = append(changes, to(x, links[i].Link.Index))
+	}
+	for i, err := range run[0].in().conn.Each(ctx, changes...) {
+		if err := answered(run[i], links[i].Link, err); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// takeBack undoes a run from its end, in one message. to returns false if there is nothing
+// to undo. gone are the answers that say so, too.
+func takeBack[X onLink](ctx context.Context, action string, run []X, to func(X, int32) (c rtnl.Change, is bool, err error), gone ...unix.Errno) error {
+	var errs []error
+	var changes []rtnl.Change
+	var of []X
+	for i, l := range slices.Backward(named(ctx, run[0].in().conn, run, X.link)) {
+		c, is, err := rtnl.Change{}, false, l.Err
+		if err == nil {
+			c, is, err = to(run[i], l.Link.Index)
+		}
+		if is {
+			changes, of = append(changes, c), append(of, run[i])
+		}
+		errs = append(errs, classify(action, run[i].subject(), ignore(err, unix.ENODEV)))
+	}
+	for i, err := range run[0].in().conn.Each(ctx, changes...) {
+		errs = append(errs, classify(action, of[i].subject(), ignore(err, gone...)))
+	}
+	return errors.Join(errs...)
+}
+
+// linkOf returns the link of an operation, for a check of it.
+func linkOf(ctx context.Context, action string, x onLink, op plan.Kind) (rtnl.Link, error) {
+	l, err := x.in().conn.LinkByName(ctx, string(x.link()))
+	if errors.Is(err, unix.ENODEV) {
+		return l, damaged(action, x.subject(), x.in().redo(op), "%s has no interface %q", x.in().place, x.link())
+	}
+	return l, classify(action, x.subject(), err)
 }
 
 // named looks up the link of each operation of a run. It asks once for each
