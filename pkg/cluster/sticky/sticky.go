@@ -8,13 +8,17 @@
 // It never lets two nodes hold a host index, keeps no state between two calls, and
 // never waits: the caller asks again after a temporary error. It runs in rocectl's
 // agent and reaper, never in a plugin, and uses package block. The store is a
-// parameter. Read this file first, then take.go for how a node takes and releases a
-// host index, and reap.go for what happens when the pod does not come back, or runs on
-// another node than the one that holds its host index.
+// parameter. Read this file first, for how a node takes and releases a host index, then
+// reap.go for what happens when the pod does not come back, or runs on another node than
+// the one that holds its host index.
 package sticky
 
 import (
+	"cmp"
 	"context"
+	"errors"
+	"fmt"
+	"slices"
 	"time"
 
 	"github.com/roce-cni/roce-cni/pkg/cluster/block"
@@ -80,4 +84,208 @@ func (e *NoneError) Error() string { return e.Why }
 // reserves nothing: no pod gets it, and the reaper deletes it.
 func misnamed(l Lease) bool {
 	return l.Name != block.Slots{Pool: l.Spec.Pool, Rack: l.Spec.Rack}.Name(l.Spec.Slot)
+}
+
+// Claimer takes and releases RailLeases for a node. All fields are needed. It has no
+// state, so its calls may be repeated after any error, by this process or the next. A
+// node must make one call at a time for each pool.
+type Claimer struct {
+	Store Store
+	Node  block.Node
+	// Now is written into leases.
+	Now func() time.Time
+}
+
+const (
+	// tries is how often a call starts again because another client wrote at the same
+	// time.
+	tries = 3
+	// patience is how many host indexes of other pods Take meets before it lists all.
+	patience = 4
+)
+
+// Take makes the node the holder of the slot that is reserved for a pod, or of a new
+// slot, and returns the lease. Take always writes the lease, even if the node is the
+// holder already: a Release that got no answer may still be on its way, and this
+// write makes it fail.
+//
+// Errors: *block.HeldError while another node is the holder; *NoneError; and the store's.
+func (c Claimer) Take(ctx context.Context, s block.Slots, k nodefile.Key) (Lease, error) {
+	return again(func() (Lease, error) {
+		mine, err := c.Store.List(ctx, Query{Pool: s.Pool, Rack: s.Rack, Key: k})
+		if err != nil {
+			return Lease{}, err
+		}
+		if l, there := first(s, mine); there {
+			return c.reuse(ctx, s, l)
+		}
+		return c.open(ctx, s, k)
+	})
+}
+
+// again repeats do until no other client has written at the same time.
+func again(do func() (Lease, error)) (l Lease, err error) {
+	for range tries {
+		l, err = do()
+		if !block.Changed(err) {
+			return l, err
+		}
+	}
+	return Lease{}, &block.BusyError{}
+}
+
+// first returns the RailLease that counts, of all that a pod has in the rack: one with
+// keep: true first, then the oldest. There may be two if two nodes took one at the same
+// time. A host index that pods may no longer have does not count, unless it has keep:
+// true.
+func first(s block.Slots, mine []Lease) (Lease, bool) {
+	mine = slices.DeleteFunc(slices.Clone(mine), func(l Lease) bool {
+		return misnamed(l) || l.Spec.Rack != s.Rack || !l.Spec.Keep && !s.Has(l.Spec.Slot)
+	})
+	if len(mine) == 0 {
+		return Lease{}, false
+	}
+	rank := func(l Lease) int {
+		if l.Spec.Keep {
+			return 0
+		}
+		return 1
+	}
+	return slices.MinFunc(mine, func(a, b Lease) int {
+		return cmp.Or(rank(a)-rank(b), a.Created.Compare(b.Created), cmp.Compare(a.Name, b.Name))
+	}), true
+}
+
+// reuse takes a slot that is reserved for the pod.
+func (c Claimer) reuse(ctx context.Context, s block.Slots, l Lease) (Lease, error) {
+	if !s.Has(l.Spec.Slot) {
+		return Lease{}, &NoneError{fmt.Sprintf("RailLease %s reserves host index %d, which no pod can get: it is outside sticky.slots of RailPool %s, or excluded", l.Name, l.Spec.Slot, s.Pool)}
+	}
+	return c.hold(ctx, l)
+}
+
+// hold makes the node the holder of a lease, unless another one is.
+func (c Claimer) hold(ctx context.Context, l Lease) (Lease, error) {
+	if h := l.Spec.Holder; h != (block.Owner{}) && h != c.Node.Owner() {
+		return Lease{}, &block.HeldError{Name: l.Name, Owner: h}
+	}
+	return c.write(ctx, l, c.Node.Owner())
+}
+
+func (c Claimer) write(ctx context.Context, l Lease, h block.Owner) (Lease, error) {
+	now := c.now()
+	if now.Equal(l.Spec.Written) { // a write that changes nothing does not count
+		now = now.Add(time.Microsecond)
+	}
+	l.Spec.Holder, l.Spec.Written = h, now
+	return c.Store.Update(ctx, l)
+}
+
+// now has the precision that the API server keeps.
+func (c Claimer) now() time.Time { return c.Now().UTC().Truncate(time.Microsecond) }
+
+// open creates a RailLease for a pod that has none, of a free host index. The order of
+// the search follows from the pod, so that after a lost answer the same name is tried
+// again.
+func (c Claimer) open(ctx context.Context, s block.Slots, k nodefile.Key) (Lease, error) {
+	taken, met := map[string]bool{}, 0
+	for slot := range s.Order(k.String()) {
+		name := s.Name(slot)
+		if taken[name] {
+			continue
+		}
+		l, err := c.make(ctx, s, slot, k)
+		var other *otherError
+		if !errors.As(err, &other) {
+			return l, err
+		}
+		if met++; met != patience {
+			continue
+		}
+		all, err := c.Store.List(ctx, Query{Pool: s.Pool, Rack: s.Rack})
+		if err != nil {
+			return Lease{}, err
+		}
+		for _, l := range all {
+			taken[l.Name] = true
+		}
+	}
+	return Lease{}, &NoneError{fmt.Sprintf("all %d host indexes in sticky.slots of RailPool %s are reserved for other pods: kubectl get railleases", s.Count(), s.Pool)}
+}
+
+// otherError says that a host index is reserved for another pod.
+type otherError struct{ Lease Lease }
+
+func (e *otherError) Error() string {
+	return fmt.Sprintf("%s is kept for %v", e.Lease.Name, e.Lease.Spec.Key())
+}
+
+// make makes the lease of a slot. If the lease exists for this pod, make takes it: a
+// request that got no answer may have made it.
+func (c Claimer) make(ctx context.Context, s block.Slots, slot int, k nodefile.Key) (Lease, error) {
+	exists := false
+	return block.Hold(ctx, c.Store, Lease{Name: s.Name(slot), Spec: Spec{
+		Pool: s.Pool, Rack: s.Rack, Slot: slot, Namespace: k.Namespace, Pod: k.Pod, Interface: k.Interface,
+		Holder: c.Node.Owner(), Written: c.now(),
+	}}, &exists, func(ctx context.Context, there Lease) (Lease, error) {
+		if there.Spec.Key() != k || misnamed(there) {
+			return Lease{}, &otherError{there}
+		}
+		return c.hold(ctx, there)
+	})
+}
+
+// Affirm confirms that the node still holds a lease, after a restart and from time to
+// time. It writes the lease, so that no reaper takes the node as gone. If the lease
+// is gone, Affirm makes it again: etcd may have been restored to an older state, or
+// an operator has deleted the lease. Affirm goes by the name, so the given lease may
+// lack its UID. The returned lease may be reserved for another pod, which had the
+// slot when etcd was saved. Then the node holds the slot until it releases it.
+//
+// Errors: *block.HeldError: the lease is lost, and the node must not lease its addresses
+// any more. If pods have the addresses, call Affirm again: the holder may release the
+// lease. After an error of the store, the node holds the lease until more is known.
+func (c Claimer) Affirm(ctx context.Context, l Lease) (Lease, error) {
+	if l.UID != "" {
+		if got, err := c.hold(ctx, l); !block.Changed(err) {
+			return got, err
+		}
+	}
+	exists := true
+	return again(func() (Lease, error) {
+		fresh := Lease{Name: l.Name, Spec: l.Spec}
+		fresh.Spec.Keep, fresh.Spec.Holder, fresh.Spec.Written = false, c.Node.Owner(), c.now() // nodes must not set Keep
+		return block.Hold(ctx, c.Store, fresh, &exists, c.hold)
+	})
+}
+
+// Release removes the node as the holder. The caller guarantees that no pod of the node
+// has the addresses, and that no ADD can get them. The host index stays reserved for the
+// pod. It is no error if the node is not the holder. After an error the node may still
+// be the holder; only Take tells.
+func (c Claimer) Release(ctx context.Context, l Lease) error {
+	_, err := again(func() (Lease, error) {
+		there, err := c.Store.Get(ctx, l.Name)
+		if errors.Is(err, block.ErrNotFound) {
+			return Lease{}, nil
+		}
+		if err != nil || there.Spec.Holder != c.Node.Owner() {
+			return Lease{}, err
+		}
+		return c.write(ctx, there, block.Owner{})
+	})
+	return err
+}
+
+// Held returns the leases of a pool that the node holds, in all racks, in the order
+// of their names. A restarted agent releases those for which it has neither an answer
+// nor a pod.
+func (c Claimer) Held(ctx context.Context, pool string) ([]Lease, error) {
+	all, err := c.Store.List(ctx, Query{Pool: pool, Node: c.Node.Name})
+	if err != nil {
+		return nil, err
+	}
+	mine := slices.DeleteFunc(all, func(l Lease) bool { return l.Spec.Holder != c.Node.Owner() })
+	slices.SortFunc(mine, func(a, b Lease) int { return cmp.Compare(a.Name, b.Name) })
+	return mine, nil
 }

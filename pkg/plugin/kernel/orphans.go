@@ -21,17 +21,19 @@ import (
 // orphans executes plan.Orphans. It leaves out the link of the first rail:
 // plan.Child removes that one.
 type orphans struct {
+	onlyUndone
 	namespace
 	op plan.Orphans
 }
 
-func (o orphans) do(context.Context) error { return o.onlyUndone() }
+// onlyUndone is a part of what no plan has.
+type onlyUndone struct{}
 
-func (o orphans) check(context.Context) error { return o.onlyUndone() }
-
-func (o orphans) onlyUndone() error {
-	return cnierr.New(cnierr.Bug, "do", string(o.op.Link), "", "orphans are only ever undone")
+func (onlyUndone) do(context.Context) error {
+	return cnierr.New(cnierr.Bug, "do", "operation", "", "it is only ever undone")
 }
+
+func (o onlyUndone) check(ctx context.Context) error { return o.do(ctx) }
 
 // undo removes the rules that have our protocol number and an address of one of
 // the links, and then the links. While a rule is left, the links stay: only
@@ -97,16 +99,9 @@ func (o orphans) rules(ctx context.Context, links []rtnl.Link) (rules, error) {
 
 // carriers executes plan.Carriers.
 type carriers struct {
+	onlyUndone
 	namespace
 	op plan.Carriers
-}
-
-func (c carriers) do(context.Context) error { return c.onlyUndone() }
-
-func (c carriers) check(context.Context) error { return c.onlyUndone() }
-
-func (c carriers) onlyUndone() error {
-	return cnierr.New(cnierr.Bug, "do", c.path, "", "carriers are only ever undone")
 }
 
 // undo removes the macvlans and ipvlans that have one of the addresses. It reads the links only if a

@@ -68,10 +68,10 @@ func kinds() map[reflect.Type]kind {
 			return rules(each(run, func(op plan.Rule) rule { return rule{n, op} }))
 		}},
 		reflect.TypeFor[plan.Carriers](): {true, func(n namespace, run []plan.Op) executor {
-			return inTurn(each(run, func(op plan.Carriers) executor { return carriers{n, op} }))
+			return inTurn(each(run, func(op plan.Carriers) executor { return carriers{namespace: n, op: op} }))
 		}},
 		reflect.TypeFor[plan.Orphans](): {true, func(n namespace, run []plan.Op) executor {
-			return inTurn(each(run, func(op plan.Orphans) executor { return orphans{n, op} }))
+			return inTurn(each(run, func(op plan.Orphans) executor { return orphans{namespace: n, op: op} }))
 		}},
 	}
 }
