@@ -336,9 +336,3 @@ func (n *node) usage(a ipam.Ask) []ipam.Usage {
 	}
 	return u
 }
-
-func TestAGroupOfTwoFamiliesIsRefused(t *testing.T) {
-	t.Parallel()
-	_, err := newNode(t).lease(ask("a", group(subnet("10.0.0.0/24"), subnet("fd00::/64"))...))
-	wantCode(t, err, cnierr.BadConfig, "fd00::/64")
-}

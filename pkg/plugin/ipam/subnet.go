@@ -12,10 +12,6 @@ import (
 	"github.com/roce-cni/roce-cni/pkg/base/netrange"
 )
 
-// maxName is the longest name or path, in bytes: the limit of a path
-// (PATH_MAX). Two of them still fit into a key.
-const maxName = 4096
-
 // want is one subnet of an Ask with what follows from the Ask.
 type want struct {
 	Subnet
@@ -25,9 +21,6 @@ type want struct {
 
 // wants returns a want for each subnet of an Ask. It reports every fault.
 func (a Ask) wants() ([]want, error) {
-	if err := a.check(); err != nil {
-		return nil, err
-	}
 	reserved := make([]netip.Addr, len(a.Reserved))
 	for i, r := range a.Reserved {
 		reserved[i] = r.Unmap().WithZone("") // in the form of a subnet's addresses
@@ -43,28 +36,6 @@ func (a Ask) wants() ([]want, error) {
 		}
 	}
 	return wants, errors.Join(faults...)
-}
-
-// check finds faults that the caller should have refused.
-func (a Ask) check() error {
-	o := a.Owner
-	for _, name := range []string{a.Pool, o.ContainerID, o.IfName, o.Network, o.PodNamespace, o.PodName, o.PodUID, o.Netns.Path} {
-		if len(name) > maxName {
-			return cnierr.New(cnierr.BadConfig, "read request", name[:32]+"...", "shorten the name",
-				"the name has %d bytes, the limit is %d", len(name), maxName)
-		}
-	}
-	family := map[int]netip.Addr{}
-	for _, s := range a.Subnets {
-		if !s.Prefix.IsValid() || s.Prefix.Addr().Is4In6() {
-			return cnierr.New(cnierr.BadConfig, "read request", s.Prefix.String(), "", "it is not a subnet")
-		}
-		if was, ok := family[s.Group]; ok && s.Group != 0 && was.Is4() != s.Prefix.Addr().Is4() {
-			return cnierr.New(cnierr.BadConfig, "read request", s.Prefix.String(), "", "its group has IPv4 and IPv6 subnets")
-		}
-		family[s.Group] = s.Prefix.Addr()
-	}
-	return nil
 }
 
 // assignRequest gives a requested address to the first want of its subnet that

@@ -124,28 +124,3 @@ func TestARequestedAddressIsRefusedWithTheReason(t *testing.T) {
 		})
 	}
 }
-
-func TestAnInvalidSpecIsRefused(t *testing.T) {
-	t.Parallel()
-	long := strings.Repeat("x", maxName+1)
-	ok := Ask{Pool: "p", Subnets: []Subnet{{Prefix: netip.MustParsePrefix("10.0.0.0/24")}}}
-	for name, change := range map[string]func(*Ask){
-		"pool":      func(a *Ask) { a.Pool = long },
-		"container": func(a *Ask) { a.Owner.ContainerID = long },
-		"interface": func(a *Ask) { a.Owner.IfName = long },
-		"network":   func(a *Ask) { a.Owner.Network = long },
-		"pod":       func(a *Ask) { a.Owner.PodName = long },
-		"netns":     func(a *Ask) { a.Owner.Netns.Path = long },
-		"no prefix": func(a *Ask) { a.Subnets = []Subnet{{}} },
-		"mapped":    func(a *Ask) { a.Subnets = []Subnet{{Prefix: netip.MustParsePrefix("::ffff:10.0.0.0/120")}} },
-	} {
-		ask := ok
-		change(&ask)
-		if _, err := ask.wants(); cnierr.CodeOf(err) != cnierr.BadConfig {
-			t.Errorf("%s: got %v, want code %d", name, err, cnierr.BadConfig)
-		}
-	}
-	if _, err := ok.wants(); err != nil {
-		t.Error(err)
-	}
-}

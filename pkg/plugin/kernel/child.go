@@ -307,9 +307,6 @@ func (r children) parents(ctx context.Context, action string) ([]parentage, erro
 		c = k.pod
 	}
 	for i, n := range named(ctx, c, r, func(m child) conf.LinkName { return m.op.Parent }) {
-		if r[i].op.InPod != r[0].op.InPod {
-			return nil, cnierr.New(cnierr.Bug, action, string(r[i].op.Name), "", "a run has parents in both namespaces")
-		}
 		l, err := r[i].parentNow(ctx, c, n, action)
 		if err != nil {
 			return nil, err

@@ -38,9 +38,6 @@ func (p *Prober) announce(ctx context.Context, at plan.Place, op plan.Announce) 
 }
 
 func announcement(t plan.Target) (*ask, error) {
-	if err := checkTarget(t); err != nil {
-		return nil, err
-	}
 	a := &ask{target: t}
 	if t.Addr.Is4() {
 		// A request and not a reply: RFC 5227 section 3 says why.

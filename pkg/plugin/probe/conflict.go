@@ -68,9 +68,6 @@ func (p *Prober) conflict(ctx context.Context, at plan.Place, op plan.Conflict) 
 // addresses, because that would change the neighbours' caches before we know
 // the answer.
 func conflictAsk(t plan.Target, mark []byte) (*ask, error) {
-	if err := checkTarget(t); err != nil {
-		return nil, err
-	}
 	a := &ask{target: t, about: t.Addr, claims: true}
 	if t.Addr.Is4() {
 		probe := arp{op: arpRequest, senderMAC: t.MAC, sender: netip.IPv4Unspecified(), target: t.Addr}

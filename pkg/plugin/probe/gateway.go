@@ -38,12 +38,6 @@ func (p *Prober) gateway(ctx context.Context, at plan.Place, op plan.Gateway) er
 }
 
 func gatewayAsk(t plan.Target) (*ask, error) {
-	if err := checkTarget(t); err != nil {
-		return nil, err
-	}
-	if !plain(t.Gateway) || t.Gateway.Is4() != t.Addr.Is4() {
-		return nil, cnierr.New(cnierr.Bug, "ask gateway", t.Gateway.String(), "", "not of the family of %s", t.Addr)
-	}
 	a := &ask{target: t, about: t.Gateway}
 	if t.Addr.Is4() {
 		request := arp{op: arpRequest, senderMAC: t.MAC, sender: t.Addr, target: t.Gateway}

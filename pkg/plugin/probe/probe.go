@@ -17,7 +17,6 @@ import (
 	"errors"
 	"io"
 	"log/slog"
-	"net/netip"
 	"sync"
 
 	"github.com/roce-cni/roce-cni/pkg/base/cnierr"
@@ -168,13 +167,3 @@ func (p *Prober) mark() ([]byte, error) {
 	}
 	return b, nil
 }
-
-// checkTarget refuses targets that only a wrong plan can have.
-func checkTarget(t plan.Target) error {
-	if t.Link == "" || t.MAC.IsZero() || !plain(t.Addr) {
-		return cnierr.New(cnierr.Bug, "probe", t.Addr.String(), "", "target needs link, MAC and address, got %+v", t)
-	}
-	return nil
-}
-
-func plain(a netip.Addr) bool { return a.IsValid() && !a.Is4In6() && a.Zone() == "" }

@@ -7,7 +7,6 @@ import (
 	"bytes"
 	"context"
 	"errors"
-	"net/netip"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -105,28 +104,6 @@ func TestOperationsThatAreNotOursAreABug(t *testing.T) {
 			if err := call(t.Context(), op); err != nil {
 				t.Errorf("%s %T: %v", name, op, err)
 			}
-		}
-	}
-}
-
-func TestTargetsThatNoPlanHoldsAreABug(t *testing.T) {
-	t.Parallel()
-	mapped, zoned := target("net1"), target6("net1")
-	mapped.Addr = netip.AddrFrom16(ours4.As16())
-	zoned.Addr = zoned.Addr.WithZone("net1")
-	mixed := target("net1")
-	mixed.Gateway = gateway6
-	for name, op := range map[string]plan.Op{
-		"no address":   {Kind: conflictOp(plan.Target{Link: "net1", MAC: ourMAC})},
-		"no MAC":       {Kind: conflictOp(plan.Target{Link: "net1", Addr: ours4})},
-		"no link":      {Kind: plan.Announce{Targets: []plan.Target{{MAC: ourMAC, Addr: ours4}}}},
-		"mapped":       {Kind: conflictOp(mapped)},
-		"zone":         {Kind: conflictOp(zoned)},
-		"two families": {Kind: gatewayOp(mixed)},
-	} {
-		p, _ := memProber(nil)
-		if err := p.Do(t.Context(), op); cnierr.CodeOf(err) != cnierr.Bug || err == nil {
-			t.Errorf("%s: got %v, want a bug", name, err)
 		}
 	}
 }
