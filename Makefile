@@ -110,9 +110,9 @@ vm-run-unit-6.1:
 vm-run-rdma-6.1:
 	$(call in_vm,-kernel 6.1,rdma.test -test.run '^Test(Shared|Exclusive|Mode|Discovery|Tell|Promise)')
 vm-run-ofed-6.1:
-	$(call in_vm,-kernel 6.1 -machine ofed-view,rdma.test -test.run '^Test(Shared|Exclusive|TellEach|PromiseEqual|PromiseExclusive|PromiseCost|PromiseEvents)')
+	$(call in_vm,-kernel 6.1 -machine ofed-view,rdma.test -test.run '^Test(Shared|Exclusive|TellEach|PromiseEqual|PromiseExclusive|PromiseEvents)')
 vm-run-nodes-6.1:
-	$(call in_vm,-kernel 6.1 -machine mlx5-like -rails 5,rdma.test -test.run '^Test(MLX5|PromiseEqual|PromiseCost|PromiseEvents)' -test.skip HWTest)
+	$(call in_vm,-kernel 6.1 -machine mlx5-like -rails 5,rdma.test -test.run '^Test(MLX5|PromiseEqual(Holds|Fillers)|PromiseEvents)' -test.skip HWTest)
 	$(call in_vm,-kernel 6.1 -nodes 2,rdma.test -test.run '^TestNodesExclusive')
 vm-run-stock-6.1:
 	$(call in_vm,-kernel 6.1 -rails 0,rdma.test -test.run '^TestStock',sh integration/rdma/testdata/stock.sh)
