@@ -73,8 +73,8 @@ func (f bundleFlags) run(cmd *cobra.Command) error {
 	rows, unreadable := attachments(records)
 	shown := recordsText(rows, unreadable)
 	entries := []entry{{"versions.txt", versions(cmd)}, {"show.json", shown}}
-	for _, c := range []string{"doctor --all", "rails", "rails --json", "check", "show", "gids", "pool list"} {
-		name := strings.NewReplacer(" --all", "", " --", ".", " ", "-").Replace(c)
+	for _, c := range []string{"doctor --all", "rails -o wide", "rails -o json", "check", "show", "gids", "pool list"} {
+		name := strings.NewReplacer(" --all", "", " -o wide", "", " -o ", ".", " ", "-").Replace(c)
 		entries = append(entries, entry{name + ".txt", f.output(cmd, strings.Fields(c))})
 	}
 	for i, log := range f.logs {

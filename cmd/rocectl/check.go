@@ -36,6 +36,7 @@ const unknownStatus = 2
 
 func checkCommand(node *nodeFlags) *cobra.Command {
 	var s selection
+	var format cli.Format
 	cmd := &cobra.Command{
 		Use:   "check",
 		Short: "Compare the attachments of this node's pods with their records",
@@ -60,24 +61,42 @@ Where the namespaces of the node are not visible, as in a container, the answer 
 			if err != nil {
 				return err
 			}
-			return check(cmd.Context(), cmd.OutOrStdout(), n, keys)
+			found, damage := check(cmd.Context(), n, keys)
+			err = format.Print(cmd.OutOrStdout(), found, func(w io.Writer) error { return writeFindings(w, found) })
+			return errors.Join(err, damage)
 		},
 	}
 	s.register(cmd)
+	format.Register(cmd)
 	return cmd
 }
 
-// check prints the findings of each attachment, and returns an error if there is one.
-func check(ctx context.Context, w io.Writer, n attach.Node, keys []conf.Attachment) error {
+// finding is what check says of one attachment, or of one object of it.
+type finding struct {
+	report.Answer
+	err error // of a problem
+}
+
+func newFinding(of string, verdict report.Verdict, found string) finding {
+	return finding{Answer: report.Answer{Check: "attachment", Finding: report.Finding{Verdict: verdict, Of: of, Found: found}}}
+}
+
+func problemOf(of string, err error) finding {
+	f := newFinding(of, report.Problem, err.Error())
+	f.Fix, f.err = hint(err), err
+	return f
+}
+
+// check returns the findings of each attachment, and an error if there is damage, or if it
+// cannot tell.
+func check(ctx context.Context, n attach.Node, keys []conf.Attachment) ([]finding, error) {
+	out := []finding{}
 	wrong, checked, unknown := 0, 0, 0
-	moved := movedIndexes{}
 	for _, k := range keys {
 		rec, err := n.Records.Load(k)
-		switch {
-		case err != nil:
-			// CheckRecord reports it, because it holds the lock.
-		case ended(rec):
-			fmt.Fprintf(w, "%s: %s\n", label(k, rec), state(rec))
+		of := label(k, rec)
+		if err == nil && ended(rec) { // CheckRecord reports an error, because it holds the lock
+			out = append(out, newFinding(of, report.OK, state(rec)))
 			continue
 		}
 		changed, err := checkOne(ctx, n, k)
@@ -86,33 +105,58 @@ func check(ctx context.Context, w io.Writer, n attach.Node, keys []conf.Attachme
 		}
 		if hidden := visible(rec); hidden != nil && (errors.Is(err, kernel.ErrNetnsGone) || errors.Is(err, fs.ErrPermission)) {
 			unknown++
-			fmt.Fprintf(w, "%s: cannot tell: %s\n", label(k, rec), findingLine(hidden))
+			f := newFinding(of, report.CannotTell, hidden.Error())
+			f.Missing = hint(hidden)
+			out = append(out, f)
 			continue
 		}
 		checked++
 		for _, c := range changed {
-			fmt.Fprintf(w, "%s: changed by another program: %s\n", label(k, rec), report.Printable(c.Error()))
+			out = append(out, newFinding(of, report.OK, "changed by another program: "+c.Error()))
 		}
 		if err == nil {
-			fmt.Fprintf(w, "%s: ok\n", label(k, rec))
+			out = append(out, newFinding(of, report.OK, "ok"))
 			continue
 		}
 		wrong++
-		for _, finding := range cli.Each(err) {
-			if !moved.take(label(k, rec), finding) {
-				fmt.Fprintf(w, "%s: %s\n", label(k, rec), findingLine(finding))
-			}
+		for _, e := range cli.Each(err) {
+			out = append(out, problemOf(of, e))
 		}
 	}
-	moved.print(w)
 	switch {
-	case wrong == 0 && unknown == 0:
-		return nil
-	case wrong == 0:
-		return cli.StatusError(unknownStatus)
+	case wrong > 0:
+		return out, cnierr.New(cnierr.Damaged, "check attachments", "", "rocectl repair shows what it would restore",
+			"%d of %d differ from their records", wrong, checked)
+	case unknown > 0:
+		return out, cli.StatusError(unknownStatus)
 	}
-	return cnierr.New(cnierr.Damaged, "check attachments", "", "rocectl repair shows what it would restore",
-		"%d of %d differ from their records", wrong, checked)
+	return out, nil
+}
+
+// writeFindings writes a line for each finding. A pod may have chosen the names in it.
+func writeFindings(w io.Writer, all []finding) error {
+	var lines strings.Builder
+	moved := movedIndexes{}
+	for _, f := range all {
+		if !moved.take(f) {
+			fmt.Fprintln(&lines, f)
+		}
+	}
+	moved.print(&lines)
+	_, err := io.WriteString(w, lines.String())
+	return cli.Written(err)
+}
+
+// String returns a line.
+func (f finding) String() string {
+	found := f.Found
+	if f.Verdict == report.CannotTell {
+		found = "cannot tell: " + found
+	}
+	if does := f.Fix + f.Missing; does != "" { // it has one of them
+		found += "; " + does
+	}
+	return report.Printable(f.Of + ": " + found)
 }
 
 func checkOne(ctx context.Context, n attach.Node, k conf.Attachment) (changed []error, err error) {
@@ -124,27 +168,27 @@ func checkOne(ctx context.Context, n attach.Node, k conf.Attachment) (changed []
 // findingLine returns a finding and what to do about it, in one line. A pod may have chosen
 // the names in it.
 func findingLine(err error) string {
-	hint := cnierr.CNI("rocectl", err).Details
-	return report.Printable(fmt.Sprintf("%v; %s", err, hint))
+	return report.Printable(fmt.Sprintf("%v; %s", err, hint(err)))
 }
+
+func hint(err error) string { return cnierr.CNI("rocectl", err).Details }
 
 // movedIndexes are the findings about GID indexes that changed, by RDMA port. One event
 // of a NIC changes those of all its pods, so they are printed together.
 type movedIndexes map[string][]movedIndex
 
 type movedIndex struct {
-	label   string // of the attachment
-	finding error
-	what    *rdma.MovedError
+	finding
+	what *rdma.MovedError
 }
 
-// take keeps a finding of an attachment if it is about an index that changed.
-func (m movedIndexes) take(label string, finding error) bool {
+// take keeps a finding if it is about an index that changed.
+func (m movedIndexes) take(f finding) bool {
 	var what *rdma.MovedError
-	if !errors.As(finding, &what) {
+	if !errors.As(f.err, &what) {
 		return false
 	}
-	m[what.Port] = append(m[what.Port], movedIndex{label, finding, what})
+	m[what.Port] = append(m[what.Port], movedIndex{f, what})
 	return true
 }
 
@@ -154,14 +198,14 @@ func (m movedIndexes) print(w io.Writer) {
 	for _, port := range slices.Sorted(maps.Keys(m)) {
 		var of, texts []string
 		for _, i := range m[port] {
-			if !slices.Contains(of, i.label) {
-				of = append(of, i.label)
+			if !slices.Contains(of, i.Of) {
+				of = append(of, i.Of)
 			}
-			texts = append(texts, fmt.Sprintf("%s: %s from %d to %d", i.label, i.what.Addr, i.what.Was, i.what.Is))
+			texts = append(texts, fmt.Sprintf("%s: %s from %d to %d", i.Of, i.what.Addr, i.what.Was, i.what.Is))
 		}
 		if len(of) == 1 {
 			for _, i := range m[port] {
-				fmt.Fprintf(w, "%s: %s\n", i.label, findingLine(i.finding))
+				fmt.Fprintln(w, i)
 			}
 			continue
 		}

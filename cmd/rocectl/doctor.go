@@ -12,7 +12,6 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/roce-cni/roce-cni/cmd/internal/cli"
-	"github.com/roce-cni/roce-cni/pkg/base/cnierr"
 	"github.com/roce-cni/roce-cni/pkg/plugin/settings"
 	"github.com/roce-cni/roce-cni/pkg/tool/doctor"
 	"github.com/roce-cni/roce-cni/pkg/tool/report"
@@ -26,7 +25,7 @@ type doctorFlags struct {
 	binDir   string
 	peers    int
 	all      bool
-	asJSON   bool
+	format   cli.Format
 }
 
 func doctorCommand(node *nodeFlags) *cobra.Command {
@@ -49,7 +48,7 @@ problem but a check could not tell.
 
 ` + listChecks(),
 		Example: `  rocectl doctor
-  rocectl doctor rdma-mtu gid-table --json`,
+  rocectl doctor rdma-mtu gid-table -o yaml`,
 		PreRunE: node.mustExist,
 		RunE: func(cmd *cobra.Command, names []string) error {
 			checks, err := doctor.Named(names...)
@@ -96,7 +95,7 @@ func (f *doctorFlags) register(cmd *cobra.Command) {
 	cmd.Flags().StringVar(&f.agentURL, "agent", "http://127.0.0.1:9482/healthz", "the `URL` at which rocectl agent reports its health")
 	cmd.Flags().StringVar(&f.confDir, "cni-conf-dir", "", "the `FOLDER` of the runtime for CNI configuration (default: that of containerd's configuration, also of k3s, RKE2, k0s and MicroK8s)")
 	cmd.Flags().StringVar(&f.binDir, "cni-bin-dir", "", "the `FOLDER` of the runtime for CNI plugins (default: as --cni-conf-dir)")
-	cmd.Flags().BoolVar(&f.asJSON, "json", false, "print as JSON")
+	f.format.Register(cmd)
 }
 
 // live returns this node as the flags describe it.
@@ -114,12 +113,7 @@ func (f doctorFlags) live() (doctor.Node, error) {
 
 // write prints answers, and returns the exit status as an error.
 func (f doctorFlags) write(w io.Writer, answers []report.Answer) error {
-	var err error
-	if f.asJSON {
-		err = cli.JSON(w, answers)
-	} else if err = doctor.Write(w, answers, f.all); err != nil {
-		return cnierr.New(cnierr.IO, "write", "standard output", "", "%w", err)
-	}
+	err := f.format.Print(w, answers, func(w io.Writer) error { return cli.Written(doctor.Write(w, answers, f.all)) })
 	if status := report.Status(answers); err == nil && status != 0 {
 		return cli.StatusError(status)
 	}

@@ -6,6 +6,7 @@ package main
 import (
 	"errors"
 	"fmt"
+	"io"
 	"net/netip"
 	"os"
 	"strings"
@@ -25,7 +26,7 @@ type envFlags struct {
 	netns  string
 	pid    int
 	at     selection
-	asJSON bool
+	format cli.Format
 }
 
 // aboutEnv is what rocectl env --help explains.
@@ -68,7 +69,7 @@ func envCommand(node *nodeFlags) *cobra.Command {
 			f.at = f.at.of(args)
 			out := cmd.OutOrStdout()
 			ns, err := f.read(cmd)
-			if err != nil && !f.asJSON {
+			if err != nil && !f.format.Document() {
 				return errors.Join(err, podenv.Write(out, nil, gids.Advice{}, err))
 			}
 			if err != nil {
@@ -76,15 +77,10 @@ func envCommand(node *nodeFlags) *cobra.Command {
 			}
 			advice, undecided := gids.Tell(ns)
 			undecided = errors.Join(undecided, f.usable(ns.Rails))
-			if f.asJSON {
-				err = cli.JSON(out, env{railRows(ns.Rails), advice})
-			} else {
-				err = podenv.Write(out, ns.Rails, advice, undecided)
-			}
-			if err != nil {
-				return err
-			}
-			return undecided
+			err = f.format.Print(out, env{railRows(ns.Rails), advice}, func(w io.Writer) error {
+				return podenv.Write(w, ns.Rails, advice, undecided)
+			})
+			return errors.Join(err, undecided)
 		},
 	}
 	takesPod(cmd)
@@ -92,7 +88,7 @@ func envCommand(node *nodeFlags) *cobra.Command {
 	cmd.Flags().IntVar(&f.pid, "pid", 0, "a process of the pod: its `PID` on the node")
 	cmd.Flags().StringVar(&f.at.container, "container", "", "the pod of this container: its `ID`, or the beginning of it")
 	cmd.Flags().StringVar(&f.at.ifName, "ifname", "", "only the interface of this `NAME` in the pod (default all)")
-	cmd.Flags().BoolVar(&f.asJSON, "json", false, "print as JSON")
+	f.format.Register(cmd)
 	cmd.MarkFlagsMutuallyExclusive("netns", "pid", "container")
 	return cmd
 }
@@ -186,7 +182,7 @@ func (f envFlags) ofRecord() (string, error) {
 	return rec.Netns, nil
 }
 
-// env is what rocectl env --json prints.
+// env is what rocectl env -o json prints.
 type env struct {
 	Rails []railRow `json:"rails"`
 	gids.Advice

@@ -28,7 +28,7 @@ import (
 )
 
 func gidsCommand(node *nodeFlags) *cobra.Command {
-	var asJSON bool
+	var format cli.Format
 	cmd := &cobra.Command{
 		Use:   "gids",
 		Short: "Show the GID tables of the node's RDMA devices, and the owners of the entries",
@@ -60,25 +60,23 @@ Run it on the node. In a pod it would show the pod as the host.`,
 				err = cnierr.New(cnierr.NoRDMA, "show", "GID tables",
 					"load the driver of the node's RDMA NICs; rdma link shows their devices", "the node has no RDMA device")
 			}
-			switch {
-			case err != nil:
-			case asJSON:
-				err = cli.JSON(cmd.OutOrStdout(), tables)
-			default:
-				err = writeTables(cmd.OutOrStdout(), tables)
+			if err == nil {
+				err = format.Print(cmd.OutOrStdout(), tables, func(w io.Writer) error { return writeTables(format, w, tables) })
 			}
 			return errors.Join(err, unreadable)
 		},
 	}
-	cmd.Flags().BoolVar(&asJSON, "json", false, "print as JSON")
+	format.RegisterTable(cmd)
 	return cmd
 }
 
 // writeTables aligns the rows of all tables. Below each table it writes its summary.
-func writeTables(w io.Writer, tables []gids.Table) error {
+func writeTables(f cli.Format, w io.Writer, tables []gids.Table) error {
 	var b bytes.Buffer
-	t := cli.NewTable(&b, "DEVICE", "PORT", "INDEX", "GID", "IPV4", "TYPE", "POD", "INTERFACE")
+	t := f.Table(&b, []string{"DEVICE", "PORT", "INDEX", "GID", "IPV4", "TYPE", "POD", "INTERFACE"})
+	entries := 0
 	for _, g := range tables {
+		entries += len(g.Entries)
 		for _, e := range g.Entries {
 			t.Row(gidRow(g, e)...)
 		}
@@ -86,16 +84,15 @@ func writeTables(w io.Writer, tables []gids.Table) error {
 	if err := t.Print(); err != nil {
 		return err
 	}
-	lines := strings.SplitAfter(b.String(), "\n")
-	out, lines := lines[0], lines[1:]
+	lines := slices.Collect(strings.Lines(b.String()))
+	heads := len(lines) - entries
+	out, lines := strings.Join(lines[:heads], ""), lines[heads:]
 	for _, g := range tables {
 		out += strings.Join(lines[:len(g.Entries)], "") + gidSummary(g)
 		lines = lines[len(g.Entries):]
 	}
-	if _, err := io.WriteString(w, out); err != nil {
-		return cnierr.New(cnierr.IO, "write", "standard output", "", "%w", err)
-	}
-	return nil
+	_, err := io.WriteString(w, out)
+	return cli.Written(err)
 }
 
 func gidRow(g gids.Table, e gids.Entry) []any {

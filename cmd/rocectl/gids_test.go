@@ -8,6 +8,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/roce-cni/roce-cni/cmd/internal/cli"
 	"github.com/roce-cni/roce-cni/pkg/tool/gids"
 )
 
@@ -16,7 +17,7 @@ import (
 func TestNamesOfPodsCannotChangeTheTableOfGIDs(t *testing.T) {
 	t.Parallel()
 	var out bytes.Buffer
-	if err := writeTables(&out, []gids.Table{
+	if err := writeTables(cli.Format{}, &out, []gids.Table{
 		{Device: "mlx5_0", Port: 1, Netdev: "eth0", Size: 256, Entries: []gids.Entry{{GID: "::1", Type: "RoCE v2", Netdev: "\x1b[2J"}}},
 		{Device: "mlx5_1\nmlx5_9", Port: 1, Holder: &gids.Owner{ContainerID: "c1"}, Size: 256, Entries: []gids.Entry{{GID: "::2", Type: "RoCE v2", Netdev: "net1"}}},
 	}); err != nil {
@@ -31,7 +32,7 @@ func TestTheTableOfGIDsSaysWhatFillersTake(t *testing.T) {
 	t.Parallel()
 	var out bytes.Buffer
 	entry := gids.Entry{Index: 1, GID: "0000:0000:0000:0000:0000:ffff:a9fe:4000", Type: "RoCE v2", Netdev: "gids-0a1b2c3d", Filler: true}
-	if err := writeTables(&out, []gids.Table{{Device: "mlx5_0", Port: 1, Size: 256, Entries: []gids.Entry{{GID: "::1", Type: "RoCE v2"}, entry}}}); err != nil {
+	if err := writeTables(cli.Format{}, &out, []gids.Table{{Device: "mlx5_0", Port: 1, Size: 256, Entries: []gids.Entry{{GID: "::1", Type: "RoCE v2"}, entry}}}); err != nil {
 		t.Fatal(err)
 	}
 	for _, want := range []string{"filler of roce  gids-0a1b2c3d", "mlx5_0/1: 2 of 256 entries used, 254 free", "1 of them are fillers", "ip netns del roce-gids"} {

@@ -18,7 +18,7 @@
 //     has no code.
 //   - Commands for a shell are printed so that they can be pasted; what is
 //     printed between them starts with "#".
-//   - --json prints one document, in the words of the records.
+//   - -o json and -o yaml print one document, in the words of the records.
 package main
 
 import (

@@ -30,11 +30,11 @@ func TestIndexesOfOnePortThatChangedHaveOneLine(t *testing.T) {
 		{"train/b net1", finding("mlx5_bond_0/1", "172.16.0.11", 7, 3)},
 		{"train/c net2", finding("mlx5_2/1", "172.16.1.10", 3, 5)},
 	} {
-		if !m.take(f.label, f.err) {
+		if !m.take(problemOf(f.label, f.err)) {
 			t.Errorf("%v is not taken", f.err)
 		}
 	}
-	if m.take("train/a net1", errors.New("its index is odd")) {
+	if m.take(problemOf("train/a net1", errors.New("its index is odd"))) {
 		t.Error("another finding is taken")
 	}
 	var out strings.Builder

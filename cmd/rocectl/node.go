@@ -192,7 +192,7 @@ func (s selection) from(records record.Store) ([]conf.Attachment, error) {
 func (s selection) missing() error {
 	subject := strings.Join(strings.Fields(s.pod+" "+s.container+" "+s.ifName), " ")
 	return cnierr.New(cnierr.BadConfig, "look for attachment", subject,
-		"rocectl show lists the attachments of this node, and with --json the ids of their containers", "this node has no record of it")
+		"rocectl show lists the attachments of this node, and with -o wide the ids of their containers", "this node has no record of it")
 }
 
 // has says whether an attachment is chosen. A pod without namespace is one of any namespace.

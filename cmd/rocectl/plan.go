@@ -41,7 +41,7 @@ type planFlags struct {
 	netns   string
 	args    string
 	offline bool
-	asJSON  bool
+	format  cli.Format
 
 	nodeName string
 	table    string
@@ -94,7 +94,7 @@ block, and that no address is reserved for another pod.`,
 	cmd.Flags().StringSliceVar(&f.nicAddrs, "nic-addrs", nil, "offline, the NICs' own `ADDRESSES` for ipam.fromMaster and ipam.railPool, such as 172.16.11.5/24: one for each rail")
 	cmd.Flags().StringVar(&f.rack, "rack", "", "offline, the node's `RACK`, for a RailPool with different subnets for each rack")
 	cmd.Flags().StringVar(&f.services, cluster.ServiceRange, "10.96.0.0/12", `offline, the `+"`CIDRS`"+` of the cluster's Services, for hostLink.routes "auto"`)
-	cmd.Flags().BoolVar(&f.asJSON, "json", false, "print the plans as JSON, in the format of the records")
+	f.format.Register(cmd)
 	return cmd
 }
 
@@ -151,20 +151,19 @@ func (f planFlags) run(cmd *cobra.Command, nets []netconf.Config) error {
 		used = append(used, u)
 		pod.Tables = append(pod.Tables, tablesOf(u.Plan)...)
 	}
-	if f.asJSON {
-		return cli.JSON(cmd.OutOrStdout(), used)
-	}
-	for _, u := range used {
-		f.print(cmd.OutOrStdout(), u)
-	}
-	for _, p := range f.pools {
-		room, err := p.Room()
-		if err != nil {
-			return err
+	return f.format.Print(cmd.OutOrStdout(), used, func(w io.Writer) error {
+		for _, u := range used {
+			f.print(w, u)
 		}
-		fmt.Fprintf(cmd.OutOrStdout(), "# RailPool %s: %s\n", p.Name, room)
-	}
-	return nil
+		for _, p := range f.pools {
+			room, err := p.Room()
+			if err != nil {
+				return err
+			}
+			fmt.Fprintf(w, "# RailPool %s: %s\n", p.Name, room)
+		}
+		return nil
+	})
 }
 
 // plan makes the plan of one network, for a pod that already has the other networks.

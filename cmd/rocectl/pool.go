@@ -28,7 +28,7 @@ func poolCommand(node *nodeFlags) *cobra.Command {
 }
 
 func poolListCommand(node *nodeFlags) *cobra.Command {
-	var asJSON bool
+	var format cli.Format
 	cmd := &cobra.Command{
 		Use:   "list [POOL]",
 		Short: "List the addresses that are leased or in quarantine",
@@ -55,13 +55,10 @@ that is free again may stay in the list for up to a day, until an ADD needs it.`
 				return err
 			}
 			rows := leaseRows(notFree(entries, quarantines))
-			if asJSON {
-				return cli.JSON(cmd.OutOrStdout(), rows)
-			}
-			return writeLeases(cmd.OutOrStdout(), rows)
+			return format.Print(cmd.OutOrStdout(), rows, func(w io.Writer) error { return writeLeases(format, w, rows) })
 		},
 	}
-	cmd.Flags().BoolVar(&asJSON, "json", false, "print as JSON")
+	format.RegisterTable(cmd)
 	return cmd
 }
 
@@ -160,10 +157,10 @@ func leaseRows(entries []ipam.Entry) []leaseRow {
 	return rows
 }
 
-func writeLeases(w io.Writer, rows []leaseRow) error {
-	t := cli.NewTable(w, "POOL", "ADDRESS", "STATE", "AGE", "POD", "INTERFACE")
+func writeLeases(f cli.Format, w io.Writer, rows []leaseRow) error {
+	t := f.Table(w, []string{"POOL", "ADDRESS", "STATE", "AGE", "POD", "INTERFACE"}, "NETWORK", "CONTAINER")
 	for _, r := range rows {
-		t.Row(r.Pool, r.Address, r.State, time.Duration(r.Seconds)*time.Second, cmp.Or(r.Pod.String(), r.ContainerID), r.IfName)
+		t.Row(r.Pool, r.Address, r.State, time.Duration(r.Seconds)*time.Second, cmp.Or(r.Pod.String(), r.ContainerID), r.IfName, r.Network, r.ContainerID)
 	}
 	return t.Print()
 }

@@ -35,9 +35,10 @@ type nodePort struct {
 
 // railsFlags are the flags of rocectl rails.
 type railsFlags struct {
-	json, lldp, all bool
-	wait            time.Duration
-	cluster         cluster.Fleet
+	format    cli.Format
+	lldp, all bool
+	wait      time.Duration
+	cluster   cluster.Fleet
 }
 
 // railsCommand returns the command. As a plugin of kubectl it is about the cluster.
@@ -61,8 +62,8 @@ bridge, NODE several host bridges of one NUMA node, SYS the connection between N
 nodes.
 
 The state AWAY means that a pod has the device. "-" means that the node does not tell.
-Run it on the node. Nothing is changed. The lines are longer than most terminals are
-wide: "rocectl rails | less -S" does not break them.
+Run it on the node. Nothing is changed. -o wide adds the place on the bus, the driver and
+the firmware: "rocectl rails -o wide | less -S" does not break its long lines.
 
 With --lldp it listens for the LLDP frames of the switches, and shows the switch of
 each NIC and the port of that switch. A switch sends a frame every 30 seconds unless
@@ -86,8 +87,7 @@ roce rails" is the same. A report is at most two minutes behind the node.`,
 				return err
 			}
 			if f.all {
-				f.cluster.JSON = f.json
-				return f.cluster.Show(cmd.Context(), cmd.OutOrStdout())
+				return f.cluster.Show(cmd.Context(), cmd.OutOrStdout(), f.format)
 			}
 			if err := notOfNode(cmd, "differences", "kubeconfig", "context"); err != nil {
 				return err
@@ -103,7 +103,7 @@ roce rails" is the same. A report is at most two minutes behind the node.`,
 }
 
 func (f *railsFlags) register(cmd *cobra.Command, plugin bool) {
-	cmd.Flags().BoolVar(&f.json, "json", false, "print as JSON")
+	f.format.RegisterTable(cmd)
 	cmd.Flags().BoolVar(&f.lldp, "lldp", false, "listen for the switches' LLDP frames")
 	cmd.Flags().DurationVar(&f.wait, "lldp-wait", lldp.Interval+5*time.Second, "the longest `TIME` to listen")
 	cmd.Flags().BoolVar(&f.all, "cluster", plugin, "show the rails of all nodes")
@@ -152,15 +152,7 @@ func (f railsFlags) run(cmd *cobra.Command, node *nodeFlags) error {
 	if f.lldp {
 		unheard = f.listen(cmd, ports)
 	}
-	switch {
-	case f.json:
-		err = cli.JSON(cmd.OutOrStdout(), ports)
-	case len(ports) == 0:
-		err = cnierr.New(cnierr.NoRDMA, "show", "rails",
-			"load the driver of the node's RDMA NICs; rocectl doctor says what is missing", "the node has no RDMA device")
-	default:
-		err = f.write(cmd.OutOrStdout(), ports)
-	}
+	err = f.format.Print(cmd.OutOrStdout(), ports, func(w io.Writer) error { return f.write(w, ports) })
 	return errors.Join(err, unheard, unreadable)
 }
 
@@ -221,13 +213,15 @@ func uses(p plan.Plan, port nic.Details) bool {
 
 // write prints the table. It has the columns of the switch if they were asked for.
 func (f railsFlags) write(w io.Writer, ports []nodePort) error {
-	heads := []string{
-		"RAIL", "NETDEV", "RDMA", "LAYER", "STATE", "SPEED", "MTU", "ADDRESS", "PCI", "NUMA", "GPU", "ID", "DRIVER", "FIRMWARE", "GIDS FREE", "PODS",
+	if len(ports) == 0 {
+		return cnierr.New(cnierr.NoRDMA, "show", "rails",
+			"load the driver of the node's RDMA NICs; rocectl doctor says what is missing", "the node has no RDMA device")
 	}
+	heads := []string{"RAIL", "NETDEV", "RDMA", "LAYER", "STATE", "SPEED", "MTU", "ADDRESS", "GPU", "ID", "GIDS FREE", "PODS"}
 	if f.lldp {
 		heads = append(heads, "SWITCH", "SWITCH PORT")
 	}
-	t := cli.NewTable(w, heads...)
+	t := f.format.Table(w, heads, "PCI", "NUMA", "DRIVER", "FIRMWARE")
 	for _, p := range ports {
 		row := columns(p)
 		if f.lldp {
@@ -237,7 +231,7 @@ func (f railsFlags) write(w io.Writer, ports []nodePort) error {
 			}
 			row = append(row, n.Switch, n.Port)
 		}
-		t.Row(row...)
+		t.Row(append(row, p.PCI, orMissing(p.NUMA), strings.TrimSpace(p.Name+" "+p.Version), p.Firmware)...)
 	}
 	return t.Print()
 }
@@ -256,7 +250,7 @@ func columns(p nodePort) []any {
 	}
 	return []any{
 		orMissing(p.Rail), p.Netdev, p.String(), p.LinkLayer, state, nic.Rate(p.Speed), number(p.MTU), ownAddresses(p.Details),
-		p.PCI, orMissing(p.NUMA), nearest(p.GPUs), strings.Trim(p.VendorID+":"+p.DeviceID, ":"), strings.TrimSpace(p.Name + " " + p.Version), p.Firmware, gids, len(p.Pods),
+		nearest(p.GPUs), strings.Trim(p.VendorID+":"+p.DeviceID, ":"), gids, len(p.Pods),
 	}
 }
 

@@ -25,7 +25,7 @@ import (
 
 func showCommand(node *nodeFlags) *cobra.Command {
 	var s selection
-	var asJSON bool
+	var format cli.Format
 	cmd := &cobra.Command{
 		Use:   "show",
 		Short: "Show the attachments of this node's pods, from their records",
@@ -44,19 +44,14 @@ and rocectl gids shows what the tables have now.`,
 			if len(rows) == 0 && only != (selection{}) {
 				return errors.Join(only.missing(), failed)
 			}
-			if asJSON {
-				err = cli.JSON(cmd.OutOrStdout(), rows)
-			} else {
-				err = writeAttachments(cmd.OutOrStdout(), rows, lastHealed(records.Dir))
-			}
-			if err != nil {
-				return err
-			}
-			return failed
+			err = format.Print(cmd.OutOrStdout(), rows, func(w io.Writer) error {
+				return writeAttachments(format, w, rows, lastHealed(records.Dir))
+			})
+			return errors.Join(err, failed)
 		},
 	}
 	s.register(cmd)
-	cmd.Flags().BoolVar(&asJSON, "json", false, "print the records as JSON")
+	format.RegisterTable(cmd)
 	return cmd
 }
 
@@ -73,15 +68,15 @@ func lastHealed(stateDir string) map[conf.Attachment]calls.Call {
 	return last
 }
 
-func writeAttachments(w io.Writer, rows []record.Record, healed map[conf.Attachment]calls.Call) error {
-	t := cli.NewTable(w, "POD", "INTERFACE", "ADDRESSES", "MASTER", "RDMA", "GID INDEX", "TABLES", "NETWORK", "STATE")
+func writeAttachments(f cli.Format, w io.Writer, rows []record.Record, healed map[conf.Attachment]calls.Call) error {
+	t := f.Table(w, []string{"POD", "INTERFACE", "ADDRESSES", "MASTER", "RDMA", "GID INDEX", "TABLES", "NETWORK", "STATE"}, "CONTAINER", "NETNS")
 	for _, r := range rows {
 		pod := cmp.Or(r.Pod.String(), string(r.ContainerID))
 		for _, i := range interfaces(r) {
-			t.Row(pod, i.Name, addresses(i), parent(r.Plan, i), port(r.Plan, i), indexes(r.Plan, i), tables(r.Plan, i), r.Network, state(r))
+			t.Row(pod, i.Name, addresses(i), parent(r.Plan, i), port(r.Plan, i), indexes(r.Plan, i), tables(r.Plan, i), r.Network, state(r), r.ContainerID, netnsName(r.Netns))
 		}
 		for v := range plan.All[plan.Veth](r.Plan.Ops) {
-			t.Row(pod, v.PodEnd, "", v.Name, "", "", "", r.Network, "link to the node")
+			t.Row(pod, v.PodEnd, "", v.Name, "", "", "", r.Network, "link to the node", r.ContainerID, netnsName(r.Netns))
 		}
 		if c, is := healed[r.Attachment]; is {
 			says := "healed " + c.At.Format(time.DateTime) + ": " + strings.Join(heal.Made(c), ", ")

@@ -12,6 +12,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/roce-cni/roce-cni/cmd/internal/cli"
 	"github.com/roce-cni/roce-cni/pkg/base/cnierr"
 	"github.com/roce-cni/roce-cni/pkg/plugin/conf"
 	"github.com/roce-cni/roce-cni/pkg/plugin/rdma"
@@ -51,11 +52,25 @@ mlx5_2  1     0      fe80:0000:0000:0000:5054:00ff:fe00:0a01  -           -     
 # mlx5_3 was moved to pod ml/trainer-0; neither that nor the host has it now: lsns -t net shows the processes that keep a namespace, ip netns exec NAME rdma dev its devices
 `
 	var out bytes.Buffer
-	if err := writeTables(&out, tables); err != nil {
+	if err := writeTables(cli.Format{}, &out, tables); err != nil {
 		t.Fatal(err)
 	}
 	if diff := cmp.Diff(want, out.String()); diff != "" {
 		t.Errorf("(-want +got)\n%s", diff)
+	}
+	rows := func(text string) []string {
+		var out []string
+		for line := range strings.Lines(text) {
+			out = append(out, strings.Join(strings.Fields(line), " ")) // the columns may be narrower
+		}
+		return out
+	}
+	out.Reset()
+	if err := writeTables(cli.Format{NoHeaders: true}, &out, tables); err != nil {
+		t.Fatal(err)
+	}
+	if diff := cmp.Diff(rows(want)[1:], rows(out.String())); diff != "" {
+		t.Errorf("without heads (-want +got)\n%s", diff)
 	}
 }
 

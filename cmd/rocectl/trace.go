@@ -20,7 +20,7 @@ import (
 )
 
 func traceCommand(node *nodeFlags) *cobra.Command {
-	var asJSON bool
+	var format cli.Format
 	var last uint
 	cmd := &cobra.Command{
 		Use:   "trace",
@@ -43,14 +43,13 @@ node keeps about 2,000 calls, until it boots.`,
 				all = slices.DeleteFunc(all, func(c calls.Call) bool { return !isOf(c, args[0]) })
 			}
 			all = all[len(all)-int(min(last, uint(len(all)))):]
-			if asJSON {
-				return cli.JSON(cmd.OutOrStdout(), append([]calls.Call{}, all...))
-			}
-			return writeCalls(cmd.OutOrStdout(), all, len(args) > 0)
+			return format.Print(cmd.OutOrStdout(), append([]calls.Call{}, all...), func(w io.Writer) error {
+				return writeCalls(format, w, all, len(args) > 0)
+			})
 		},
 	}
 	takesPod(cmd)
-	cmd.Flags().BoolVar(&asJSON, "json", false, "print the calls as JSON")
+	format.RegisterTable(cmd)
 	cmd.Flags().UintVar(&last, "last", 50, "how `MANY` calls to show at most")
 	return cmd
 }
@@ -60,8 +59,8 @@ func isOf(c calls.Call, pod string) bool {
 	return c.Pod == pod || strings.HasSuffix(c.Pod, "/"+pod) || string(c.ContainerID) == pod
 }
 
-func writeCalls(w io.Writer, all []calls.Call, steps bool) error {
-	t := cli.NewTable(w, "ENDED", "CALL", "POD", "INTERFACE", "NETWORK", "TOOK", "RESULT")
+func writeCalls(f cli.Format, w io.Writer, all []calls.Call, steps bool) error {
+	t := f.Table(w, []string{"ENDED", "CALL", "POD", "INTERFACE", "NETWORK", "TOOK", "RESULT"}, "CONTAINER")
 	for _, c := range all {
 		result := "ok"
 		if made := heal.Made(c); c.Verb == heal.Verb && len(made) > 0 {
@@ -70,7 +69,7 @@ func writeCalls(w io.Writer, all []calls.Call, steps bool) error {
 		if c.Code != 0 {
 			result = fmt.Sprintf("%d %s", c.Code, c.Error)
 		}
-		t.Row(c.At.Format(time.DateTime), c.Verb, cmp.Or(c.Pod, string(c.ContainerID)), c.IfName, c.Network, milliseconds(c.Took), result)
+		t.Row(c.At.Format(time.DateTime), c.Verb, cmp.Or(c.Pod, string(c.ContainerID)), c.IfName, c.Network, milliseconds(c.Took), result, c.ContainerID)
 	}
 	if len(all) == 0 {
 		fmt.Fprintln(w, "# no call is kept")
@@ -84,7 +83,7 @@ func writeCalls(w io.Writer, all []calls.Call, steps bool) error {
 			continue
 		}
 		fmt.Fprintf(w, "\nADD of %s, which ended at %s\n", c.IfName, c.At.Format(time.DateTime))
-		t := cli.NewTable(w, "STEP", "TOOK")
+		t := f.Table(w, []string{"STEP", "TOOK"})
 		rest := c.Took
 		for _, s := range c.Steps {
 			t.Row(s.Name, milliseconds(s.Took))

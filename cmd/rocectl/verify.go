@@ -36,7 +36,7 @@ type verifyFlags struct {
 	name   string
 	all    bool
 	tests  verify.Tests
-	asJSON bool
+	format cli.Format
 	each   bool // print each answer
 	page   string
 	set    daemonSet // all of its pods are tested
@@ -87,7 +87,7 @@ if a test could not tell.`,
 	cmd.Flags().BoolVar(&f.all, "all", false, "test each pair of pods, not only those with this pod")
 	cmd.Flags().BoolVar(&f.tests.Cross, "cross", false, "test each rail with all rails to which it has a route")
 	cmd.Flags().BoolVar(&f.tests.RDMA, "rdma", false, "test by RDMA, too: rping and ib_write_bw")
-	cmd.Flags().BoolVar(&f.asJSON, "json", false, "print as JSON")
+	f.format.Register(cmd)
 	cmd.Flags().BoolVar(&f.each, "verbose", false, "print each answer first, also those that are ok")
 	cmd.Flags().StringVar(&f.page, "html", "", "write the report to this `FILE` as one HTML page, too")
 	cmd.Flags().StringVar(&f.set.name, "daemonset", "", "test all pods of the DaemonSet of this `NAME` with each other, by kubectl")
@@ -353,7 +353,7 @@ func (f *verifyFlags) pageFailed(err error) error {
 }
 
 func (f *verifyFlags) write(w io.Writer, r verify.Report) error {
-	if err := f.report(w, r); err != nil {
+	if err := f.format.Print(w, r, func(w io.Writer) error { return cli.Written(f.report(w, r)) }); err != nil {
 		return err
 	}
 	if status := report.Status(r.Answers); status != 0 {
@@ -363,19 +363,13 @@ func (f *verifyFlags) write(w io.Writer, r verify.Report) error {
 }
 
 func (f *verifyFlags) report(w io.Writer, r verify.Report) (err error) {
-	if f.asJSON {
-		return cli.JSON(w, r)
-	}
 	for i := 0; f.each && err == nil && i < len(r.Answers); i++ {
 		err = report.WriteText(w, r.Answers[i])
 	}
-	if err == nil {
-		err = r.WriteText(w)
-	}
 	if err != nil {
-		return cnierr.New(cnierr.IO, "write", "standard output", "", "%w", err)
+		return err
 	}
-	return nil
+	return r.WriteText(w)
 }
 
 // rdma tests what RDMA programs of a pod need. here says that this is the pod itself.

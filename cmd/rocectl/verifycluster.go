@@ -206,7 +206,7 @@ func (f *verifyFlags) lead(cmd *cobra.Command, pods []fleetPod) (verify.Report, 
 	for _, p := range pods[1:] {
 		fmt.Fprintf(&list, "%s=%s\n", p.Spec.NodeName, netip.AddrPortFrom(p.Status.PodIP, verifyPort))
 	}
-	args := []string{"exec", "-i", pods[0].Metadata.Name, "--", "/rocectl", "verify", "--all", "--json", "--name=" + pods[0].Spec.NodeName}
+	args := []string{"exec", "-i", pods[0].Metadata.Name, "--", "/rocectl", "verify", "--all", "--output=json", "--name=" + pods[0].Spec.NodeName}
 	if f.tests.Cross {
 		args = append(args, "--cross")
 	}

@@ -72,7 +72,7 @@ func TestVerifyOfADaemonSetNamesWhatItCannotTest(t *testing.T) {
 	if got := read(t, filepath.Join(dir, "input")); got != "gpu-02=[fd00::2]:9483\n.\n" {
 		t.Errorf("the leader is told %q", got)
 	}
-	const call = "--namespace=tests exec -i v-1 -- /rocectl verify --all --json --name=gpu-01 --cross --rdma -\n"
+	const call = "--namespace=tests exec -i v-1 -- /rocectl verify --all --output=json --name=gpu-01 --cross --rdma -\n"
 	if got := read(t, filepath.Join(dir, "calls")); !strings.HasSuffix(got, call) || !strings.Contains(got, "--selector=app=rails-verify") {
 		t.Errorf("it calls\n%s", got)
 	}

@@ -283,7 +283,7 @@ func (l *lists) fail(format string, args ...any) {
 // leases returns what is leased or set aside.
 func (l *lists) leases() []lease {
 	l.t.Helper()
-	out, err := l.Run(filepath.Join(programs, "rocectl"), "--state-dir", l.state, "pool", "list", "--json")
+	out, err := l.Run(filepath.Join(programs, "rocectl"), "--state-dir", l.state, "pool", "list", "-o", "json")
 	var rows []lease
 	if err == nil {
 		err = json.Unmarshal([]byte(out), &rows)

@@ -330,7 +330,7 @@ func (m *machine) compareLeases() {
 		State, ContainerID, IfName string
 		Address                    netip.Addr
 	}
-	if err := json.Unmarshal([]byte(m.rocectl("pool", "list", "--json")), &rows); err != nil {
+	if err := json.Unmarshal([]byte(m.rocectl("pool", "list", "-o", "json")), &rows); err != nil {
 		m.t.Errorf("rocectl pool list: %v", err)
 	}
 	held, owner := map[string][]netip.Addr{}, map[netip.Addr]string{}

@@ -46,7 +46,7 @@ rdma system set netns shared; sysctl -qw `+thresholds+"="+run(t, "sysctl", "-n",
 // problems returns what a check of rocectl doctor says, if it is not ok.
 func (n *node) problems(check string) []report.Answer {
 	n.t.Helper()
-	said, _ := n.tryRocectl("doctor", check, "--json") // its status says which answers there are
+	said, _ := n.tryRocectl("doctor", check, "-o", "json") // its status says which answers there are
 	var answers, out []report.Answer
 	if err := json.Unmarshal([]byte(said), &answers); err != nil {
 		n.t.Fatalf("%v: %s", err, said)

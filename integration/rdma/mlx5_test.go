@@ -73,7 +73,7 @@ func firmware(t *testing.T, name, value string) {
 func TestMLX5RailsAreThoseThatAMatchTakes(t *testing.T) {
 	n := newMLX5Node(t, "shared")
 	var ports []nic.Details
-	if err := json.Unmarshal([]byte(n.rocectl("rails", "--json")), &ports); err != nil {
+	if err := json.Unmarshal([]byte(n.rocectl("rails", "-o", "json")), &ports); err != nil {
 		t.Fatal(err)
 	}
 	var rails []string

@@ -25,7 +25,7 @@ func newPCIeNode(t *testing.T) *node {
 func TestPCIeRailsShowHowFarTheGPUIs(t *testing.T) {
 	n := newPCIeNode(t)
 	var ports []nic.Details
-	if err := json.Unmarshal([]byte(n.rocectl("rails", "--json")), &ports); err != nil {
+	if err := json.Unmarshal([]byte(n.rocectl("rails", "-o", "json")), &ports); err != nil {
 		t.Fatal(err)
 	}
 	var got []string

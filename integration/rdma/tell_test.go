@@ -148,11 +148,11 @@ func TestTellWhoHasAnAddressTwice(t *testing.T) {
 			Owners []struct{ ContainerID, Interface string }
 		}
 	}
-	if err := json.Unmarshal([]byte(n.rocectl("gids", "--json")), &tables); err != nil {
+	if err := json.Unmarshal([]byte(n.rocectl("gids", "-o", "json")), &tables); err != nil {
 		t.Fatal(err)
 	}
 	if len(tables) != 2 || len(tables[0].Twice[addr]) != 2 {
-		t.Fatalf("rocectl gids --json: %+v", tables)
+		t.Fatalf("rocectl gids -o json: %+v", tables)
 	}
 	for _, i := range at {
 		e := tables[0].Entries[i]

@@ -53,10 +53,16 @@ func Run(root *cobra.Command) int {
 
 // unknownVerb is the error of a command that does nothing without the name of another one.
 func unknownVerb(called *cobra.Command) error {
-	if args := called.Flags().Args(); len(args) > 0 {
-		return fmt.Errorf("unknown command %q for %q", args[0], called.CommandPath())
+	args := called.Flags().Args()
+	if len(args) == 0 {
+		return fmt.Errorf("%q needs the name of a command", called.CommandPath())
 	}
-	return fmt.Errorf("%q needs the name of a command", called.CommandPath())
+	suggestions := ""
+	called.SuggestionsMinimumDistance = 2 // as cobra has it for a command of the root
+	if like := called.SuggestionsFor(args[0]); len(like) > 0 {
+		suggestions = "\nDid you mean this?\n\t" + strings.Join(like, "\n\t")
+	}
+	return fmt.Errorf("unknown command %q for %q%s", args[0], called.CommandPath(), suggestions)
 }
 
 // PrintError prints an error of a command and its hint. It prints each of several joined

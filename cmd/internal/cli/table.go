@@ -5,7 +5,6 @@ package cli
 
 import (
 	"cmp"
-	"encoding/json"
 	"fmt"
 	"io"
 	"strings"
@@ -17,35 +16,30 @@ import (
 
 // Table aligns the cells of rows. An empty cell is a dash. A pod, a NIC or another host may
 // have chosen words of a cell, so only what a terminal does not obey is printed.
-type Table struct{ w *tabwriter.Writer }
+type Table struct {
+	w       *tabwriter.Writer
+	columns int
+}
 
 // NewTable returns a table with these heads of its columns.
-func NewTable(w io.Writer, heads ...string) Table {
-	t := Table{tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)}
-	fmt.Fprintln(t.w, strings.Join(heads, "\t"))
-	return t
+func NewTable(w io.Writer, heads ...string) Table { return Format{}.Table(w, heads) }
+
+// Row adds a row, which may be shorter than others. Cells without a column are left out.
+func (t Table) Row(cells ...any) {
+	row := make([]string, min(len(cells), t.columns))
+	for i := range row {
+		row[i] = cmp.Or(report.Printable(fmt.Sprint(cells[i])), "-")
+	}
+	t.line(row)
 }
 
-// Row adds a row, which may be shorter than others.
-func (t Table) Row(cells ...any) {
-	row := make([]string, len(cells))
-	for i, c := range cells {
-		row[i] = cmp.Or(report.Printable(fmt.Sprint(c)), "-")
-	}
-	fmt.Fprintln(t.w, strings.Join(row, "\t"))
-}
+func (t Table) line(cells []string) { fmt.Fprintln(t.w, strings.Join(cells, "\t")) }
 
 // Print prints the table: it needs all rows to align them.
-func (t Table) Print() error { return written(t.w.Flush()) }
+func (t Table) Print() error { return Written(t.w.Flush()) }
 
-// JSON prints one document.
-func JSON(w io.Writer, v any) error {
-	e := json.NewEncoder(w)
-	e.SetIndent("", "  ")
-	return written(e.Encode(v))
-}
-
-func written(err error) error {
+// Written returns an error about what could not be printed; nil for nil.
+func Written(err error) error {
 	if err != nil {
 		return cnierr.New(cnierr.IO, "write", "standard output", "", "%w", err)
 	}

@@ -23,7 +23,6 @@ import (
 type Fleet struct {
 	Kubectl
 	Differences bool // only these
-	JSON        bool
 }
 
 // reports is what the cluster has: the reports of nodes, and all nodes by name.
@@ -35,15 +34,12 @@ type reports struct {
 
 // Show prints the rails and what differs. It sends two requests, and repeats them for some
 // seconds if the server is busy.
-func (f Fleet) Show(ctx context.Context, w io.Writer) error {
+func (f Fleet) Show(ctx context.Context, w io.Writer, as cli.Format) error {
 	all, err := f.read(ctx)
 	if err != nil {
 		return err
 	}
-	if f.JSON {
-		return cli.JSON(w, all)
-	}
-	return f.write(w, all)
+	return as.Print(w, all, func(w io.Writer) error { return f.write(as, w, all) })
 }
 
 // reportTime is how long Reports waits for nodes.
@@ -97,13 +93,13 @@ func reportsOf(objects []kube.RailNode, nodes []kube.Node) reports {
 	return out
 }
 
-func (f Fleet) write(w io.Writer, all reports) error {
+func (f Fleet) write(as cli.Format, w io.Writer, all reports) error {
 	if !f.Differences {
-		t := cli.NewTable(w, "NODE", "RAIL", "NETDEV", "RDMA", "STATE", "SPEED", "MTU", "PCI", "GPU", "ID", "DRIVER", "FIRMWARE", "QOS", "SWITCH", "SWITCH PORT")
+		t := as.Table(w, []string{"NODE", "RAIL", "NETDEV", "RDMA", "STATE", "SPEED", "MTU", "GPU", "ID", "SWITCH", "SWITCH PORT"}, "PCI", "DRIVER", "FIRMWARE", "QOS")
 		for _, n := range all.Nodes {
 			for _, r := range n.Rails {
-				t.Row(n.Name, r.Rail, r.Netdev, fmt.Sprintf("%s/%d", r.Device, r.Port), r.State, nic.Rate(r.Speed), r.MTU, r.PCI,
-					strings.TrimSpace(strings.Join(r.GPUs, ",")+" "+r.Distance), strings.Trim(r.Vendor+":"+r.DeviceID, ":"), r.Driver, r.Firmware, r.QoS, r.Switch, r.SwitchPort)
+				t.Row(n.Name, r.Rail, r.Netdev, fmt.Sprintf("%s/%d", r.Device, r.Port), r.State, nic.Rate(r.Speed), r.MTU,
+					strings.TrimSpace(strings.Join(r.GPUs, ",")+" "+r.Distance), strings.Trim(r.Vendor+":"+r.DeviceID, ":"), r.Switch, r.SwitchPort, r.PCI, r.Driver, r.Firmware, r.QoS)
 			}
 			if len(n.Rails) == 0 {
 				t.Row(n.Name, "none")
@@ -121,7 +117,7 @@ func (f Fleet) write(w io.Writer, all reports) error {
 		fmt.Fprintln(w, "# no rail differs from the same rail of most nodes")
 		return nil
 	}
-	t := cli.NewTable(w, "NODE", "RAIL", "WHAT DIFFERS", "IS", "MOST HAVE")
+	t := as.Table(w, []string{"NODE", "RAIL", "WHAT DIFFERS", "IS", "MOST HAVE"})
 	for _, d := range all.Differences {
 		var rails []string
 		for _, r := range d.Rails {

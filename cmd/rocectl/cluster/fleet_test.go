@@ -16,6 +16,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"github.com/roce-cni/roce-cni/cmd/internal/cli"
 	"github.com/roce-cni/roce-cni/pkg/cluster/block"
 	"github.com/roce-cni/roce-cni/pkg/cluster/fleet"
 	"github.com/roce-cni/roce-cni/pkg/cluster/kube"
@@ -40,7 +41,7 @@ func TestRailsOfAllNodesAndWhatDiffers(t *testing.T) {
 	objects = append(objects, kube.RailNode{ObjectMeta: metav1.ObjectMeta{Name: "cpu-0"}})
 	all := reportsOf(objects, []kube.Node{{Name: "gpu-0"}, {Name: "gpu-9"}})
 	var out bytes.Buffer
-	if err := (Fleet{}).write(&out, all); err != nil {
+	if err := (Fleet{}).write(cli.Format{Name: "wide"}, &out, all); err != nil {
 		t.Fatal(err)
 	}
 	var got []string
@@ -48,14 +49,14 @@ func TestRailsOfAllNodesAndWhatDiffers(t *testing.T) {
 		got = append(got, strings.Join(strings.Fields(line), " "))
 	}
 	if diff := cmp.Diff([]string{
-		"NODE RAIL NETDEV RDMA STATE SPEED MTU PCI GPU ID DRIVER FIRMWARE QOS SWITCH SWITCH PORT",
+		"NODE RAIL NETDEV RDMA STATE SPEED MTU GPU ID SWITCH SWITCH PORT PCI DRIVER FIRMWARE QOS",
 		"cpu-0 none",
-		"gpu-0 0 ens0 mlx5_0/1 ACTIVE 400G 9000 0000:01:00.0 GPU0,GPU1 PIX 15b3:1021 mlx5_core 6.8.0 28.39 PFC off - -",
-		"gpu-0 1 ens1 mlx5_1/1 ACTIVE 400G 9000 0000:11:00.0 GPU0,GPU1 PIX 15b3:1021 mlx5_core 6.8.0 28.39 PFC off - -",
-		"gpu-1 0 ens0 mlx5_0/1 ACTIVE 400G 9000 0000:01:00.0 GPU0,GPU1 PIX 15b3:1021 mlx5_core 6.8.0 28.39 PFC off - -",
-		"gpu-1 1 ens1 mlx5_1/1 ACTIVE 400G 9000 0000:11:00.0 GPU0,GPU1 PIX 15b3:1021 mlx5_core 6.8.0 28.39 PFC off - -",
-		"gpu-2 0 ens0 mlx5_0/1 ACTIVE 400G 9000 0000:01:00.0 GPU0,GPU1 PIX 15b3:1021 mlx5_core 6.8.0 28.39 PFC off - -",
-		"gpu-2 1 ens1 mlx5_1/1 ACTIVE 400G 1500 0000:11:00.0 GPU0,GPU1 PIX 15b3:1021 mlx5_core 6.8.0 28.39 PFC off leaf?[2J -",
+		"gpu-0 0 ens0 mlx5_0/1 ACTIVE 400G 9000 GPU0,GPU1 PIX 15b3:1021 - - 0000:01:00.0 mlx5_core 6.8.0 28.39 PFC off",
+		"gpu-0 1 ens1 mlx5_1/1 ACTIVE 400G 9000 GPU0,GPU1 PIX 15b3:1021 - - 0000:11:00.0 mlx5_core 6.8.0 28.39 PFC off",
+		"gpu-1 0 ens0 mlx5_0/1 ACTIVE 400G 9000 GPU0,GPU1 PIX 15b3:1021 - - 0000:01:00.0 mlx5_core 6.8.0 28.39 PFC off",
+		"gpu-1 1 ens1 mlx5_1/1 ACTIVE 400G 9000 GPU0,GPU1 PIX 15b3:1021 - - 0000:11:00.0 mlx5_core 6.8.0 28.39 PFC off",
+		"gpu-2 0 ens0 mlx5_0/1 ACTIVE 400G 9000 GPU0,GPU1 PIX 15b3:1021 - - 0000:01:00.0 mlx5_core 6.8.0 28.39 PFC off",
+		"gpu-2 1 ens1 mlx5_1/1 ACTIVE 400G 1500 GPU0,GPU1 PIX 15b3:1021 leaf?[2J - 0000:11:00.0 mlx5_core 6.8.0 28.39 PFC off",
 		"gpu-9 no report: kubectl -n roce-cni get pods -o wide shows whether an agent runs there",
 		"",
 		"NODE RAIL WHAT DIFFERS IS MOST HAVE",
@@ -64,7 +65,7 @@ func TestRailsOfAllNodesAndWhatDiffers(t *testing.T) {
 		t.Errorf("(-want +got)\n%s", diff)
 	}
 	out.Reset()
-	if err := (Fleet{Differences: true}).write(&out, reportsOf(objects[:2], nil)); err != nil || out.String() != "# no rail differs from the same rail of most nodes\n" {
+	if err := (Fleet{Differences: true}).write(cli.Format{}, &out, reportsOf(objects[:2], nil)); err != nil || out.String() != "# no rail differs from the same rail of most nodes\n" {
 		t.Errorf("error %v: %s", err, out.String())
 	}
 }

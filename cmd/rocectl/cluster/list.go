@@ -34,6 +34,7 @@ type state struct {
 func PoolsCommand() *cobra.Command {
 	var k Kubectl
 	var by string
+	var format cli.Format
 	cmd := &cobra.Command{
 		Use:   "pools",
 		Short: "Show how full the RailPools of the cluster are: by pool, block or node",
@@ -51,7 +52,7 @@ does not exist are freed after an hour.`,
   kubectl roce pools --by node`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			write, known := map[string]func(io.Writer, state) error{"pool": writePools, "block": writeBlocks, "node": writeNodes}[by]
+			print, known := map[string]func(cli.Format, io.Writer, state) error{"pool": printPools, "block": printBlocks, "node": printNodes}[by]
 			if !known {
 				return cnierr.New(cnierr.BadConfig, "read flag", "--by", "choose pool, block or node", "got %q", by)
 			}
@@ -63,10 +64,11 @@ does not exist are freed after an hour.`,
 			if err != nil {
 				return err
 			}
-			return write(cmd.OutOrStdout(), s)
+			return print(format, cmd.OutOrStdout(), s)
 		},
 	}
 	cmd.Flags().StringVar(&by, "by", "pool", "a line for each `OBJECT`: pool, block or node")
+	format.RegisterTable(cmd)
 	k.Register(cmd, "")
 	return cmd
 }
@@ -87,13 +89,25 @@ func read(ctx context.Context, api *kube.API) (s state, err error) {
 	return s, err
 }
 
-func writePools(w io.Writer, s state) error {
-	t := cli.NewTable(w, "POOL", "BLOCKS", "CLAIMED", "USED", "FREE", "STATE")
+// poolRow is a pool in the list.
+type poolRow struct {
+	Pool  string `json:"pool"`
+	State string `json:"state"`
+	kube.PoolStatus
+}
+
+func printPools(f cli.Format, w io.Writer, s state) error {
+	rows := []poolRow{}
 	for i := range s.pools {
-		p := &s.pools[i]
-		t.Row(p.Name, p.Status.Blocks, p.Status.Claimed, p.Status.Used, p.Status.Free, poolState(p))
+		rows = append(rows, poolRow{s.pools[i].Name, poolState(&s.pools[i]), s.pools[i].Status})
 	}
-	return t.Print()
+	return f.Print(w, rows, func(w io.Writer) error {
+		t := f.Table(w, []string{"POOL", "BLOCKS", "CLAIMED", "USED", "FREE", "STATE"}, "SIZE", "QUARANTINED", "RESERVED")
+		for _, r := range rows {
+			t.Row(r.Pool, r.Blocks, r.Claimed, r.Used, r.Free, r.State, r.Size, r.Quarantined, r.Reserved)
+		}
+		return t.Print()
+	})
 }
 
 // poolState says whether nodes can claim, and what looks wrong.
@@ -113,14 +127,30 @@ func poolState(p *kube.RailPool) string {
 	return "ok"
 }
 
-func writeBlocks(w io.Writer, s state) error {
-	t := cli.NewTable(w, "BLOCK", "NODE", "FIRST RAIL", "SIZE", "USED", "FREE", "CONFIRMED")
-	now := time.Now()
+// blockRow is a block in the list.
+type blockRow struct {
+	Block     string `json:"block"`
+	Node      string `json:"node"`
+	Pool      string `json:"pool"`
+	Rack      string `json:"rack,omitempty"`
+	FirstRail string `json:"firstRail"`
+	kube.BlockStatus
+}
+
+func printBlocks(f cli.Format, w io.Writer, s state) error {
+	rows := []blockRow{}
 	for i := range s.blocks {
 		b := &s.blocks[i]
-		t.Row(b.Name, b.Spec.NodeName, firstRail(s.pools, b.Object()), b.Status.Size, b.Status.Used, b.Status.Free, ago(b.Status.Asserted.Time, now))
+		rows = append(rows, blockRow{b.Name, b.Spec.NodeName, b.Spec.Pool, b.Spec.Rack, firstRail(s.pools, b.Object()), b.Status})
 	}
-	return t.Print()
+	return f.Print(w, rows, func(w io.Writer) error {
+		t := f.Table(w, []string{"BLOCK", "NODE", "FIRST RAIL", "SIZE", "USED", "FREE", "CONFIRMED"}, "QUARANTINED", "POOL", "RACK")
+		now := time.Now()
+		for _, r := range rows {
+			t.Row(r.Block, r.Node, r.FirstRail, r.Size, r.Used, r.Free, ago(r.Asserted.Time, now), r.Quarantined, r.Pool, r.Rack)
+		}
+		return t.Print()
+	})
 }
 
 // firstRail returns the addresses of a block on the first rail, "?" if its pool is gone
@@ -151,37 +181,50 @@ func ranges(subnets []pool.Subnet) []string {
 	return out
 }
 
-// share is what a node has of a pool.
-type share struct{ blocks, size, used, free int }
+// nodeRow is what a node has of a pool. A node without a block has one row without a pool.
+type nodeRow struct {
+	Node   string `json:"node"`
+	State  string `json:"state"` // Ready, not Ready or gone
+	Pool   string `json:"pool,omitempty"`
+	Blocks int    `json:"blocks"`
+	Size   int    `json:"size"`
+	Used   int    `json:"used"`
+	Free   int    `json:"free"`
+}
 
-func writeNodes(w io.Writer, s state) error {
-	shares := map[string]map[string]share{}
-	exists := map[string]bool{}
+// nodeRows returns the rows by the name of the node, and then of the pool.
+func nodeRows(s state) []nodeRow {
+	states, owners := map[string]string{}, map[string]bool{}
 	for _, n := range s.nodes {
-		exists[n.Name], shares[n.Name] = n.Ready, map[string]share{}
+		states[n.Name] = map[bool]string{true: "Ready", false: "not Ready"}[n.Ready]
 	}
+	rows := map[[2]string]nodeRow{}
 	for i := range s.blocks {
 		b := &s.blocks[i]
-		if shares[b.Spec.NodeName] == nil {
-			shares[b.Spec.NodeName] = map[string]share{}
-		}
-		was := shares[b.Spec.NodeName][b.Spec.Pool]
-		shares[b.Spec.NodeName][b.Spec.Pool] = share{was.blocks + 1, was.size + b.Status.Size, was.used + b.Status.Used, was.free + b.Status.Free}
-	}
-	t := cli.NewTable(w, "NODE", "IT IS", "POOL", "BLOCKS", "SIZE", "USED", "FREE")
-	for _, name := range slices.Sorted(maps.Keys(shares)) {
-		ready, there := exists[name]
-		is := map[bool]string{true: "Ready", false: "not Ready"}[ready]
-		if !there {
-			is = "gone"
-		}
-		if len(shares[name]) == 0 {
-			t.Row(name, is, "", 0, 0, 0, 0)
-		}
-		for _, of := range slices.Sorted(maps.Keys(shares[name])) {
-			x := shares[name][of]
-			t.Row(name, is, of, x.blocks, x.size, x.used, x.free)
+		node, pool := b.Spec.NodeName, b.Spec.Pool
+		was := rows[[2]string{node, pool}]
+		owners[node] = true
+		rows[[2]string{node, pool}] = nodeRow{
+			node, cmp.Or(states[node], "gone"), pool, was.Blocks + 1, was.Size + b.Status.Size, was.Used + b.Status.Used, was.Free + b.Status.Free,
 		}
 	}
-	return t.Print()
+	for name, state := range states {
+		if !owners[name] {
+			rows[[2]string{name}] = nodeRow{Node: name, State: state}
+		}
+	}
+	out := slices.AppendSeq([]nodeRow{}, maps.Values(rows))
+	slices.SortFunc(out, func(a, b nodeRow) int { return cmp.Or(cmp.Compare(a.Node, b.Node), cmp.Compare(a.Pool, b.Pool)) })
+	return out
+}
+
+func printNodes(f cli.Format, w io.Writer, s state) error {
+	rows := nodeRows(s)
+	return f.Print(w, rows, func(w io.Writer) error {
+		t := f.Table(w, []string{"NODE", "STATE", "POOL", "BLOCKS", "SIZE", "USED", "FREE"})
+		for _, r := range rows {
+			t.Row(r.Node, r.State, r.Pool, r.Blocks, r.Size, r.Used, r.Free)
+		}
+		return t.Print()
+	})
 }

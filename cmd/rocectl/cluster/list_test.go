@@ -5,6 +5,7 @@ package cluster
 
 import (
 	"bytes"
+	"encoding/json"
 	"io"
 	"strings"
 	"testing"
@@ -12,6 +13,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"github.com/roce-cni/roce-cni/cmd/internal/cli"
 	"github.com/roce-cni/roce-cni/pkg/cluster/block"
 	"github.com/roce-cni/roce-cni/pkg/cluster/kube"
 )
@@ -38,33 +40,64 @@ func aState() state {
 func TestWhatAnOperatorSeesOfTheCluster(t *testing.T) {
 	t.Parallel()
 	for name, tt := range map[string]struct {
-		write func(io.Writer, state) error
+		print func(cli.Format, io.Writer, state) error
 		want  string
 	}{
-		"pools": {writePools, `
+		"pools": {printPools, `
 POOL     BLOCKS  CLAIMED  USED  FREE   STATE
 compute  1024    2        3     16381  ok
 wrong    0       0        0     0      subnet?[2J overlaps
 young    0       0        0     0      not seen by the reaper yet: kubectl -n roce-cni get pods
 `},
-		"blocks": {writeBlocks, `
+		"blocks": {printBlocks, `
 BLOCK         NODE    FIRST RAIL               SIZE  USED  FREE  CONFIRMED
 compute-1027  gpu-07  10.1.64.48-10.1.64.63    16    1     15    never
 compute-1033  old     10.1.64.144-10.1.64.159  16    2     14    never
 `},
-		"nodes": {writeNodes, `
-NODE    IT IS      POOL     BLOCKS  SIZE  USED  FREE
+		"nodes": {printNodes, `
+NODE    STATE      POOL     BLOCKS  SIZE  USED  FREE
 gpu-07  Ready      compute  1       16    1     15
 gpu-08  not Ready  -        0       0     0     0
 old     gone       compute  1       16    2     14
 `},
 	} {
 		var got bytes.Buffer
-		if err := tt.write(&got, aState()); err != nil {
+		if err := tt.print(cli.Format{}, &got, aState()); err != nil {
 			t.Errorf("%s: %v", name, err)
 		}
 		if diff := cmp.Diff(strings.TrimPrefix(tt.want, "\n"), got.String()); diff != "" {
 			t.Errorf("%s (-want +got)\n%s", name, diff)
+		}
+	}
+}
+
+// TestTheListsHaveADocument: its words are those of the objects.
+func TestTheListsHaveADocument(t *testing.T) {
+	t.Parallel()
+	for name, tt := range map[string]struct {
+		print func(cli.Format, io.Writer, state) error
+		want  string
+	}{
+		"pools":  {printPools, `{"blocks":1024,"claimed":2,"conditions":[{"lastTransitionTime":null,"message":"","reason":"","status":"True","type":"Valid"}],"free":16381,"pool":"compute","quarantined":0,"reserved":0,"size":0,"state":"ok","used":3}`},
+		"blocks": {printBlocks, `{"block":"compute-1027","firstRail":"10.1.64.48-10.1.64.63","free":15,"node":"gpu-07","pool":"compute","quarantined":0,"size":16,"used":1}`},
+		"nodes":  {printNodes, `{"blocks":1,"free":15,"node":"gpu-07","pool":"compute","size":16,"state":"Ready","used":1}`},
+	} {
+		f := cli.Format{Name: "json"}
+		var got bytes.Buffer
+		if err := tt.print(f, &got, aState()); err != nil {
+			t.Errorf("%s: %v", name, err)
+		}
+		var rows []map[string]any
+		if err := json.Unmarshal(got.Bytes(), &rows); err != nil || len(rows) == 0 {
+			t.Errorf("%s: %v: %s", name, err, got.String())
+			continue
+		}
+		if first, err := json.Marshal(rows[0]); err != nil || string(first) != tt.want {
+			t.Errorf("%s: %s, %v", name, first, err)
+		}
+		got.Reset()
+		if err := tt.print(f, &got, state{}); err != nil || got.String() != "[]\n" {
+			t.Errorf("%s of an empty cluster: %q, %v", name, got.String(), err)
 		}
 	}
 }

@@ -141,7 +141,7 @@ func unreachable(netns string, err error) error {
 		return cnierr.New(cnierr.IO, action, netns, "run it as root on the node, or without --netns, --pid and --container in the pod", "%w", fs.ErrPermission)
 	case errors.Is(err, kernel.ErrNetnsGone):
 		return cnierr.New(cnierr.BadNetns, action, netns,
-			"ip netns list has the names that --netns takes, lsns -t net the PIDs for --pid, and rocectl show --json the IDs for --container", "%w", cause(err))
+			"ip netns list has the names that --netns takes, lsns -t net the PIDs for --pid, and rocectl show -o wide the IDs for --container", "%w", cause(err))
 	}
 	return err
 }
