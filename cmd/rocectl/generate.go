@@ -47,8 +47,8 @@ differs, and how many nodes the RailPool has room for.
 With --from the objects come from those of another network stack: SpiderIPPool and
 SpiderMultusConfig, MacvlanNetwork and HostDeviceNetwork with whereabouts or nv-ipam
 (IPPool), and NetworkAttachmentDefinitions or configuration files of the plugins
-macvlan, sriov, host-device and ipvlan, with sbr, tuning and rdma. The networks keep
-their names, so pods need no change. FILE may have all of a cluster:
+macvlan, sriov, host-device and ipvlan, with sbr, tuning and rdma. The network NAME
+becomes NAME-roce, so that pods move from one to the other. FILE may have all of a cluster:
 
   kubectl get spiderippools,spidermultusconfigs -A -o yaml | rocectl generate --from -
 

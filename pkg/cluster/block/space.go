@@ -61,7 +61,8 @@ func (p Pool) Space(rack string) (Space, error) {
 	return s, nil
 }
 
-// Room says for how many nodes and pods the pool has addresses, for people. Errors: as
+// Room says for how many nodes and pods the pool has addresses, for people. Gateways,
+// exclusions and the ends of ranges cut blocks: their nodes have fewer pods. Errors: as
 // Validate.
 func (p Pool) Room() (string, error) {
 	racks, where := []string{""}, ""
@@ -74,15 +75,20 @@ func (p Pool) Room() (string, error) {
 	case p.racked():
 		racks, where = []string{"1"}, ", in each rack"
 	}
-	blocks := 0
+	whole, cut, pods := 0, 0, 0
 	for _, rack := range racks {
 		s, err := p.Space(rack)
 		if err != nil {
 			return "", err
 		}
-		blocks += s.Blocks()
+		n := s.whole()
+		whole, cut, pods = whole+n, cut+s.Blocks()-n, pods+s.Total()
 	}
-	return fmt.Sprintf("room for %d nodes of %d pods%s", blocks, p.blockSize(), where), nil
+	text := fmt.Sprintf("room for %d nodes of %d pods", whole, p.blockSize())
+	if cut > 0 {
+		text += fmt.Sprintf(" and for %d with fewer, %d pods in all", cut, pods)
+	}
+	return text + where, nil
 }
 
 // reserve excludes the reservations.
@@ -143,6 +149,16 @@ func (s Space) with(slots []netrange.Range) []netrange.Range {
 // Blocks returns how many blocks there are: those with at least one slot that
 // pods may have on all rails.
 func (s Space) Blocks() int { return count(s.blocks) }
+
+// whole returns how many blocks have all of their slots.
+func (s Space) whole() (n int) {
+	size := uint64(s.size)
+	for _, r := range s.ordinary {
+		first, end := (netrange.ToNumber(r.First)+size-1)/size, (netrange.ToNumber(r.Last)+1)/size
+		n += int(max(first, end) - first)
+	}
+	return n
+}
 
 // Index returns the index of block number n, from 0. Blocks without a slot for pods
 // have no number.

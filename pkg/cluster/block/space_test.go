@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"math/big"
 	"net/netip"
+	"strings"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
@@ -234,5 +235,40 @@ func TestNodesThatAreNumberedHaveDifferentHints(t *testing.T) {
 	}
 	if _, ok := s.Hint([]netip.Addr{netip.MustParseAddr("192.0.2.1")}); ok {
 		t.Error("an address that is on no rail is a hint")
+	}
+}
+
+// TestRoomTellsWholeBlocksFromCutOnes counts the slots of each block one by one, too.
+func TestRoomTellsWholeBlocksFromCutOnes(t *testing.T) {
+	t.Parallel()
+	for spec, want := range map[string]string{
+		`{"template": {"count": 8, "subnets": [{"subnet": "10.{rail}.0.0/20"}]}}`: "room for 254 nodes of 16 pods and for 2 with fewer, 4094 pods in all",
+		// The first block has 1, 2 and 3, and the last one 200.
+		`{"blockSize": 4, "rails": [{"subnets": [{"subnet": "10.0.0.0/24", "ranges": ["10.0.0.1-10.0.0.200"]}]}]}`:                                          "room for 49 nodes of 4 pods and for 2 with fewer, 200 pods in all",
+		`{"blockSize": 4, "rails": [{"subnets": [{"subnet": "10.0.0.0/24", "ranges": ["10.0.0.8-10.0.0.23"]}]}]}`:                                           "room for 4 nodes of 4 pods",
+		`{"rails": [{"subnets": [{"subnet": "10.0.0.0/24", "ranges": ["10.0.0.5-10.0.0.9"]}]}]}`:                                                            "room for 0 nodes of 16 pods and for 1 with fewer, 5 pods in all",
+		`{"rails": [{"subnets": [{"subnet": "10.0.0.0/26", "exclude": ["10.0.0.20"]}, {"subnet": "fd00::/64", "gateway": "fd00::31"}]}]}`:                   "room for 1 nodes of 16 pods and for 3 with fewer, 60 pods in all",
+		`{"rackLabel": "rack", "rails": [{"subnets": [{"subnet": "10.{rack}.0.0/26", "ranges": ["10.{rack}.0.16/28", "10.{rack}.0.32-10.{rack}.0.40"]}]}]}`: "room for 1 nodes of 16 pods and for 1 with fewer, 25 pods in all, in each rack",
+	} {
+		p := read(t, spec)
+		if got, err := p.Room(); err != nil || got != want {
+			t.Errorf("%s: %q, %v, want %q", spec, got, err, want)
+		}
+		rack := ""
+		if p.Spec.RackLabel != "" {
+			rack = "1"
+		}
+		s := space(t, spec, rack)
+		whole, slots := 0, 0
+		for n := range s.Blocks() {
+			size := s.Slots(s.Index(n))
+			slots += size
+			if size == 16 || p.Spec.BlockSize == 4 && size == 4 {
+				whole++
+			}
+		}
+		if begins := fmt.Sprintf("room for %d nodes of ", whole); !strings.HasPrefix(want, begins) || slots != s.Total() {
+			t.Errorf("%s: %d of %d slots, %q", spec, slots, s.Total(), begins)
+		}
 	}
 }

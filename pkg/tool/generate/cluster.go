@@ -12,7 +12,6 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/roce-cni/roce-cni/pkg/cluster/block"
 	"github.com/roce-cni/roce-cni/pkg/cluster/fleet"
 )
 
@@ -267,14 +266,13 @@ func absent(bare, unreported, names []string, choice Choice) []string {
 // clusterPool returns the pool, and says how many nodes and pods it has room for.
 func clusterPool(nodes, rails int, choice Choice) (Document, error) {
 	d, blocks, err := template(rails, choice)
-	if err != nil || blocks < 0 {
-		return d, err
+	if err == nil && blocks >= 0 {
+		err = d.check()
 	}
-	d.note("It has %d blocks of %d pods, for %d nodes.", blocks, block.DefaultSize, nodes)
-	if blocks < nodes {
-		d.note("Problem: %d of these nodes can get no block. Use larger subnets, or a smaller blockSize.", nodes-blocks)
+	if blocks >= 0 && blocks < nodes {
+		d.note("Problem: %d of these %d nodes can get no block. Use larger subnets, or a smaller blockSize.", nodes-blocks, nodes)
 	}
-	return d, nil
+	return d, err
 }
 
 // podsOfAll returns how many pods the smallest GID table has room for, and says why.

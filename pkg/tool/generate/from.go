@@ -230,11 +230,20 @@ func label(name string) string {
 	return strings.Trim(out[:min(len(out), 38)], "-")
 }
 
+// newName returns the name of the network that replaces an object. Under the old one, pods of
+// the old network could not run beside those of the new one, and the operator of the old one
+// would write it back.
+func (o object) newName() string { return o.Metadata.Name + "-roce" }
+
 // addNetwork adds a NetworkAttachmentDefinition.
 func (c *converter) addNetwork(d Document, o object, namespace, resource string, config ordered) error {
-	n, err := network(o.Metadata.Name, namespace, resource, config)
+	n, err := network(o.newName(), namespace, resource, append(ordered{{"cniVersion", cniVersion}, {"name", o.newName()}}, config...))
 	if err != nil {
 		return err
+	}
+	d.note("name: a new one, so that the old network stays until no pod uses it. A pod asks for the new one: k8s.v1.cni.cncf.io/networks: %s.", o.newName())
+	if resource == "" {
+		d.note("No object names the resource of the device plugin for this network. If its pods request one, add it: annotations: {%s: RESOURCE}.", resourceName)
 	}
 	d.Object = n
 	c.out = append(c.out, d)

@@ -156,13 +156,16 @@ func indent(v any) (string, error) {
 	return string(b) + "\n", err
 }
 
+// resourceName is the annotation of a network with the resource that its pods request.
+const resourceName = "k8s.v1.cni.cncf.io/resourceName"
+
 func metadata(name, namespace, resource string) map[string]any {
 	out := map[string]any{"name": name}
 	if namespace != "" {
 		out["namespace"] = namespace
 	}
 	if resource != "" {
-		out["annotations"] = map[string]any{"k8s.v1.cni.cncf.io/resourceName": resource}
+		out["annotations"] = map[string]any{resourceName: resource}
 	}
 	return out
 }
@@ -231,7 +234,7 @@ func Node(n nic.Node, choice Choice) ([]Document, error) {
 
 // railNetwork returns the network with so many rails that match.
 func railNetwork(match ordered, count int, choice Choice) (map[string]any, error) {
-	return network(choice.Name, choice.Namespace, "", ordered{
+	return network(choice.Name, choice.Namespace, "rdma/"+choice.Name, ordered{
 		{"cniVersion", cniVersion},
 		{"name", choice.Name},
 		{"type", "roce"},

@@ -32,33 +32,32 @@ func (c *converter) spiderMultusConfig(o object) error {
 	mode := o.spec.object("coordinator").str("mode")
 	resource := cmp.Or(part.str("resourceName"), part.str("rdmaResourceName"))
 	spiderDropped(&d, o, part, resource)
-	head := ordered{{"cniVersion", cniVersion}, {"name", o.Metadata.Name}}
 	if kind == "sriov" {
 		d.note("sriov stays the plugin that makes the interface, and roce adopts it.")
 		first := vf("sriov", part.number("vlanID"), ipam)
 		o.spec.rest(&d)
-		return c.addNetwork(d, o, o.Metadata.Namespace, resource, append(head, member{"plugins", []ordered{first, {{"type", "roce"}}}}))
+		return c.addNetwork(d, o, o.Metadata.Namespace, resource, ordered{{"plugins", []ordered{first, {{"type", "roce"}}}}})
 	}
 	master := spiderMaster(&d, part)
 	if master == "" {
 		return fmt.Errorf("%s has no master", kind)
 	}
-	head = append(head, member{"type", "roce"}, member{"master", master})
+	config := ordered{{"type", "roce"}, {"master", master}}
 	if kind == "ipvlan" {
-		head = append(head, member{"child", "ipvlan"})
+		config = append(config, member{"child", "ipvlan"})
 	}
 	if vlan := part.number("vlanID"); vlan != 0 {
-		head = append(head, member{"vlan", vlan})
+		config = append(config, member{"vlan", vlan})
 	}
 	if mtu := part.number("mtu"); mtu != 0 {
-		head = append(head, member{"mtu", mtu})
+		config = append(config, member{"mtu", mtu})
 	}
 	if mode == "underlay" {
 		d.note("coordinator.mode underlay: the pod has no other network, so hostLink carries probes of the kubelet, ClusterIPs and DNS (docs/default-network.md).")
-		head = append(head, member{"hostLink", ordered{{"routes", []string{"auto"}}}})
+		config = append(config, member{"hostLink", ordered{{"routes", []string{"auto"}}}})
 	}
 	o.spec.rest(&d)
-	return c.addNetwork(d, o, o.Metadata.Namespace, "", append(head, member{"ipam", ipam}))
+	return c.addNetwork(d, o, o.Metadata.Namespace, resource, append(config, member{"ipam", ipam}))
 }
 
 // spiderDropped says what of Spiderpool nothing replaces.
@@ -72,13 +71,12 @@ func spiderDropped(d *Document, o object, part *fields, resource string) {
 	o.spec.object("coordinator").done()
 	part.drop(d, map[string]string{
 		"enableRdma": "roce finds the RDMA device of the NIC by itself", "rdmaIsolation": "roce moves the device in exclusive mode by itself",
-		"rdmaResourceName": "the pod requests the resource of the device plugin, as before",
-		"minTxRateMbps":    "write it into the configuration of sriov below", "maxTxRateMbps": "write it into the configuration of sriov below",
+		"minTxRateMbps": "write it into the configuration of sriov below", "maxTxRateMbps": "write it into the configuration of sriov below",
 	})
 	for _, key := range []string{"rdma-resource-inject", "network-resource-inject"} {
 		if o.Metadata.Annotations["cni.spidernet.io/"+key] != "" {
 			d.note("Problem: Spiderpool put this network and its resource into pods with the annotation cni.spidernet.io/%s, and nothing does so now. Such pods need "+
-				"the annotation k8s.v1.cni.cncf.io/networks: %s, and the limit %s: 1.", key, o.Metadata.Name, cmp.Or(resource, "RESOURCE of the device plugin"))
+				"the annotation k8s.v1.cni.cncf.io/networks: %s, and the limit %s: 1.", key, o.newName(), cmp.Or(resource, "RESOURCE of the device plugin"))
 		}
 	}
 }
@@ -195,8 +193,6 @@ func spiderPool(pool object) (block.Subnet, []string, error) {
 	return out, d.Comments, nil
 }
 
-const resourceName = "k8s.v1.cni.cncf.io/resourceName"
-
 // upstream converts a configuration, or a list, of the plugins of the CNI project.
 func (c *converter) upstream(o object, config *fields) error {
 	plugins := []*fields{config}
@@ -242,11 +238,11 @@ func (c *converter) upstream(o object, config *fields) error {
 	}
 	out = append(out, l.rest...)
 	config.rest(&d)
-	head := ordered{{"cniVersion", cniVersion}, {"name", o.Metadata.Name}}
+	all := ordered{{"plugins", out}}
 	if one, ok := out[0].(ordered); ok && len(out) == 1 {
-		return c.addNetwork(d, o, o.Metadata.Namespace, o.Metadata.Annotations[resourceName], append(head, one...))
+		all = one
 	}
-	return c.addNetwork(d, o, o.Metadata.Namespace, o.Metadata.Annotations[resourceName], append(head, member{"plugins", out}))
+	return c.addNetwork(d, o, o.Metadata.Namespace, o.Metadata.Annotations[resourceName], all)
 }
 
 // interfaceOf returns the configuration of the plugin that makes the interface, with
@@ -353,7 +349,7 @@ func (c *converter) macvlanNetwork(o object) error {
 	if err != nil {
 		return err
 	}
-	config := ordered{{"cniVersion", cniVersion}, {"name", o.Metadata.Name}, {"type", "roce"}}
+	config := ordered{{"type", "roce"}}
 	for _, key := range []string{"master", "mode"} {
 		if v := o.spec.str(key); v != "" {
 			config = append(config, member{key, v})
@@ -387,7 +383,7 @@ func (c *converter) hostDeviceNetwork(o object) error {
 	namespace := o.spec.str("networkNamespace")
 	o.spec.rest(&d)
 	return c.addNetwork(d, o, namespace, resource, ordered{
-		{"cniVersion", cniVersion}, {"name", o.Metadata.Name}, {"plugins", []ordered{vf("host-device", 0, ipam), {{"type", "roce"}}}},
+		{"plugins", []ordered{vf("host-device", 0, ipam), {{"type", "roce"}}}},
 	})
 }
 
