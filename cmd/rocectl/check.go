@@ -34,6 +34,9 @@ const patience = 30 * time.Second
 // everything.
 const unknownStatus = 2
 
+// noAttachments is what check and repair say of a node without attachments.
+const noAttachments = "# this node has no attachments"
+
 func checkCommand(node *nodeFlags) *cobra.Command {
 	var s selection
 	var format cli.Format
@@ -143,6 +146,9 @@ func writeFindings(w io.Writer, all []finding) error {
 		}
 	}
 	moved.print(&lines)
+	if len(all) == 0 {
+		fmt.Fprintln(&lines, noAttachments)
+	}
 	_, err := io.WriteString(w, lines.String())
 	return cli.Written(err)
 }

@@ -204,13 +204,16 @@ func (f planFlags) plan(ctx context.Context, log io.Writer, req conf.Request, po
 	agent := &offlinePool{planFlags: f}
 	n := attach.Node{
 		Addresses: lease.Allocator{
-			Book: book, Program: conf.PluginType, Agent: agent, Table: s.Table, NodeName: f.nodeName, ReadFile: f.readTable,
+			Book: book, Program: conf.PluginType, Agent: agent, Table: cmp.Or(f.table, s.Table), NodeName: f.nodeName, ReadFile: os.ReadFile,
 			Log: slog.New(slog.DiscardHandler), // its text is in agent.said
 		},
 		Services: agent.services,
 		Log:      slog.New(slog.NewTextHandler(log, nil)),
 	}
 	p, err := n.Preview(ctx, req, facts)
+	if req.IPAM.Table && cnierr.CodeOf(err) == cnierr.BadConfig {
+		err = cnierr.New(cnierr.BadConfig, "", "", hint(err)+"; for another table or another node: --table FILE, --node NAME", "%w", err)
+	}
 	return planned{Network: req.Network, Plan: p, kept: agent.said, isolated: p.Isolated(req)}, err
 }
 
@@ -251,9 +254,6 @@ func (f planFlags) allowed(s settings.Node, req conf.Request) (parent func(plan.
 	}
 	return parent, err
 }
-
-// readTable reads the table at path, or the table that the user gives instead.
-func (f planFlags) readTable(path string) ([]byte, error) { return os.ReadFile(cmp.Or(f.table, path)) }
 
 // book opens the node's leases. Offline, it opens those of an empty node, and remove
 // deletes them.

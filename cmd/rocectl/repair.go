@@ -104,11 +104,15 @@ func repairRemade(ctx context.Context, w io.Writer, n attach.Node, keys []conf.A
 func repairAttachments(ctx context.Context, w io.Writer, records record.Store, keys []conf.Attachment, says string,
 	do func(context.Context, conf.Attachment) (plan.Ops, error),
 ) error {
+	if len(keys) == 0 {
+		fmt.Fprintln(w, noAttachments)
+	}
 	var errs []error
 	unknown := false
 	for _, k := range keys {
 		rec, err := records.Load(k)
 		if err == nil && ended(rec) {
+			fmt.Fprintf(w, "# %s: %s\n", label(k, rec), state(rec))
 			continue
 		}
 		if err == nil && visible(rec) != nil {

@@ -16,10 +16,13 @@ import (
 	"github.com/roce-cni/roce-cni/cmd/internal/cli"
 	"github.com/roce-cni/roce-cni/pkg/base/cnierr"
 	"github.com/roce-cni/roce-cni/pkg/plugin/calls"
+	"github.com/roce-cni/roce-cni/pkg/plugin/conf"
+	"github.com/roce-cni/roce-cni/pkg/plugin/record"
 	"github.com/roce-cni/roce-cni/pkg/tool/heal"
 )
 
 func traceCommand(node *nodeFlags) *cobra.Command {
+	var s selection
 	var format cli.Format
 	var last uint
 	cmd := &cobra.Command{
@@ -27,8 +30,8 @@ func traceCommand(node *nodeFlags) *cobra.Command {
 		Short: "Show the last ADDs and DELs of this node: how long each took, and how it ended",
 		Long: `Show the last ADDs and DELs of this node: how long each took, and how it ended. What
 rocectl heal has made again is a call HEAL. POD is the name of a pod, with or without its
-namespace, or the ID of its container. For a pod the steps of each ADD are shown too. The
-node keeps about 2,000 calls, until it boots.`,
+namespace. For a pod or a container the steps of each ADD are shown too. The node keeps
+about 2,000 calls, until it boots.`,
 		PreRunE: node.mustExist,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			dir, err := node.dir()
@@ -39,24 +42,27 @@ node keeps about 2,000 calls, until it boots.`,
 			if err != nil {
 				return cnierr.New(cnierr.IO, "read calls in", dir, "", "%w", err)
 			}
-			if len(args) > 0 {
-				all = slices.DeleteFunc(all, func(c calls.Call) bool { return !isOf(c, args[0]) })
-			}
+			only := s.of(args)
+			all = slices.DeleteFunc(all, func(c calls.Call) bool { return !only.has(asRecord(c)) })
 			all = all[len(all)-int(min(last, uint(len(all)))):]
 			return format.Print(cmd.OutOrStdout(), append([]calls.Call{}, all...), func(w io.Writer) error {
-				return writeCalls(format, w, all, len(args) > 0)
+				return writeCalls(format, w, all, only != (selection{}))
 			})
 		},
 	}
-	takesPod(cmd)
+	s.register(cmd)
 	format.RegisterTable(cmd)
 	cmd.Flags().UintVar(&last, "last", 50, "how `MANY` calls to show at most")
 	return cmd
 }
 
-// isOf says whether a call is about a pod or a container.
-func isOf(c calls.Call, pod string) bool {
-	return c.Pod == pod || strings.HasSuffix(c.Pod, "/"+pod) || string(c.ContainerID) == pod
+// asRecord returns what chooses a call, as it is in a record.
+func asRecord(c calls.Call) record.Record {
+	namespace, name, kubernetes := strings.Cut(c.Pod, "/")
+	if !kubernetes { // a container of podman has a name alone
+		namespace, name = "", c.Pod
+	}
+	return record.Record{Attachment: c.Attachment, Pod: conf.Pod{Namespace: namespace, Name: name}}
 }
 
 func writeCalls(f cli.Format, w io.Writer, all []calls.Call, steps bool) error {

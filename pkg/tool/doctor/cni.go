@@ -371,12 +371,22 @@ func (n Node) agentHealth(ctx context.Context) []report.Finding {
 	case err == nil:
 		return []report.Finding{problem("it says: "+health, "kubectl -n roce-cni logs daemonset/roce-cni-agent --tail 20  # of the pod on this node")}
 	case len(pools) == 0:
-		return []report.Finding{ok("this node has no pool that needs it, and it does not answer at %s", n.AgentURL)}
+		return []report.Finding{n.withoutAgent()}
 	case ctx.Err() != nil:
 		return []report.Finding{cannotTell("it did not answer in time", "more time")}
 	}
 	return []report.Finding{problem(fmt.Sprintf("the node has %s, and it does not answer: %v", report.Count(len(pools), "pool"), err),
 		"kubectl -n roce-cni get pods -o wide  # is there an agent on this node? kubectl apply -k conf-examples/deploy makes it")}
+}
+
+// withoutAgent is about a node that has no pool, and no agent that answers: no agent may ever
+// have run. A node of no cluster needs none.
+func (n Node) withoutAgent() report.Finding {
+	found := "no agent answers at " + n.AgentURL + ", and this node has no pool"
+	if there, err := n.has(n.kubelet()); !there && err == nil {
+		return ok("%s and no kubelet: nothing needs an agent", found)
+	}
+	return cannotTell(found, "whether a network has ipam.railPool: if so, kubectl -n roce-cni get pods -o wide shows whether an agent runs on this node")
 }
 
 // health returns what the agent says is wrong, "" if nothing is.

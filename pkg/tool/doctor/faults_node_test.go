@@ -302,10 +302,17 @@ func softwareFaults() []fault {
 			after: func(w *world) { w.agent = healthy(w.t).agent },
 		},
 		{
-			name: "no pool needs the agent", change: func(w *world) {
+			name: "no agent was ever here", change: func(w *world) {
 				w.agent, w.pools.Dir = nil, w.t.TempDir()
 			},
-			check: "agent", verdict: report.OK, says: "no pool that needs it",
+			check: "agent", verdict: report.CannotTell, says: "no agent answers", advice: "ipam.railPool",
+		},
+		{
+			name: "a node of no cluster needs no agent", change: func(w *world) {
+				w.agent, w.pools.Dir = nil, w.t.TempDir()
+				w.remove("var/lib/kubelet")
+			},
+			check: "agent", verdict: report.OK, says: "no kubelet", also: []string{"device-plugin"},
 		},
 		{
 			name: "the state folder cannot be read", change: func(w *world) { w.spoil("pools") },

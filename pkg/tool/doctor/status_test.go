@@ -39,6 +39,7 @@ func TestAFaultIsInItsPart(t *testing.T) {
 		"an old plugin":              {"plugins", "rocectl doctor cni-plugins"},
 		"another plugin comes first": {"plugins", "rocectl doctor cni-config"},
 		"the agent is absent":        {"agent", "rocectl doctor agent"},
+		"no agent was ever here":     {"agent", "rocectl doctor agent"},
 		"a pool is nearly empty":     {"pools", "rocectl doctor pools"},
 		"a resource without devices": {"device-plugin", "rocectl doctor device-plugin"},
 		"a cable is out":             {"rails", "rocectl doctor rdma-ports"},
