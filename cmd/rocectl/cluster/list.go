@@ -52,7 +52,7 @@ does not exist are freed after an hour.`,
   kubectl roce pools --by node`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			print, known := map[string]func(cli.Format, io.Writer, state) error{"pool": printPools, "block": printBlocks, "node": printNodes}[by]
+			show, known := map[string]func(cli.Format, io.Writer, state) error{"pool": printPools, "block": printBlocks, "node": printNodes}[by]
 			if !known {
 				return cnierr.New(cnierr.BadConfig, "read flag", "--by", "choose pool, block or node", "got %q", by)
 			}
@@ -64,7 +64,7 @@ does not exist are freed after an hour.`,
 			if err != nil {
 				return err
 			}
-			return print(format, cmd.OutOrStdout(), s)
+			return show(format, cmd.OutOrStdout(), s)
 		},
 	}
 	cmd.Flags().StringVar(&by, "by", "pool", "a line for each `OBJECT`: pool, block or node")
