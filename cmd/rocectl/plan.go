@@ -105,6 +105,7 @@ type planned struct {
 
 	before   string   // see netconf.Config
 	after    []string // see netconf.Config
+	ipam     string   // see netconf.Config.Parse
 	kept     string   // the text about sticky addresses of the pod
 	isolated string   // see plan.Plan.Isolated
 }
@@ -139,7 +140,7 @@ func (f planFlags) run(cmd *cobra.Command, nets []netconf.Config) error {
 		if netns != "" {
 			netns = "/run/netns/" + netns
 		}
-		req, err := c.Parse(ifName, netns, f.cniArgs())
+		req, other, err := c.Parse(ifName, netns, f.cniArgs())
 		if err != nil {
 			return err
 		}
@@ -147,7 +148,7 @@ func (f planFlags) run(cmd *cobra.Command, nets []netconf.Config) error {
 		if err != nil {
 			return fmt.Errorf("%s: %w", c.Origin, err)
 		}
-		u.before, u.after = c.Before, c.After
+		u.before, u.after, u.ipam = c.Before, c.After, other
 		used = append(used, u)
 		pod.Tables = append(pod.Tables, tablesOf(u.Plan)...)
 	}
@@ -340,6 +341,9 @@ func (f planFlags) print(w io.Writer, u planned) {
 		fmt.Fprintf(w, "# network %s: %s on %s, %s\n", u.Network, i.Name, cmp.Or(parent(u.Plan, i), "-"), cmp.Or(addresses(i), "-"))
 	} else {
 		printRails(w, u)
+	}
+	if u.ipam != "" {
+		fmt.Fprintf(w, "# only %s knows the address: 192.0.2.0/24 stands for its subnet, and a gateway is not tested here\n", u.ipam)
 	}
 	if u.kept != "" {
 		fmt.Fprintf(w, "# %s\n", u.kept)

@@ -62,8 +62,8 @@ bridge, NODE several host bridges of one NUMA node, SYS the connection between N
 nodes.
 
 The state AWAY means that a pod has the device. "-" means that the node does not tell.
-Run it on the node. Nothing is changed. -o wide adds the place on the bus, the driver and
-the firmware: "rocectl rails -o wide | less -S" does not break its long lines.
+Run it on the node. Nothing is changed. -o wide adds the model, the place on the bus, the
+driver and the firmware: "rocectl rails -o wide | less -S" does not break its long lines.
 
 With --lldp it listens for the LLDP frames of the switches, and shows the switch of
 each NIC and the port of that switch. A switch sends a frame every 30 seconds unless
@@ -221,7 +221,7 @@ func (f railsFlags) write(w io.Writer, ports []nodePort) error {
 	if f.lldp {
 		heads = append(heads, "SWITCH", "SWITCH PORT")
 	}
-	t := f.format.Table(w, heads, "PCI", "NUMA", "DRIVER", "FIRMWARE")
+	t := f.format.Table(w, heads, "MODEL", "PCI", "NUMA", "DRIVER", "FIRMWARE")
 	for _, p := range ports {
 		row := columns(p)
 		if f.lldp {
@@ -231,7 +231,7 @@ func (f railsFlags) write(w io.Writer, ports []nodePort) error {
 			}
 			row = append(row, n.Switch, n.Port)
 		}
-		t.Row(append(row, p.PCI, orMissing(p.NUMA), strings.TrimSpace(p.Name+" "+p.Version), p.Firmware)...)
+		t.Row(append(row, p.Model, p.PCI, orMissing(p.NUMA), strings.TrimSpace(p.Name+" "+p.Version), p.Firmware)...)
 	}
 	return t.Print()
 }

@@ -27,7 +27,7 @@ func TestRailsArePrintedWithTheirPods(t *testing.T) {
 	ports := []nic.Details{
 		{
 			Rail: &rail, Netdev: "ens1f0np0", PCI: "0000:13:00.0", NUMA: &numa, Device: "mlx5_7", Number: 1, LinkLayer: "Ethernet", State: "ACTIVE",
-			Speed: 400000, MTU: 9000, Addresses: []netip.Prefix{netip.MustParsePrefix("172.16.11.1/24")}, VendorID: "15b3", DeviceID: "1021",
+			Speed: 400000, MTU: 9000, Addresses: []netip.Prefix{netip.MustParsePrefix("172.16.11.1/24")}, VendorID: "15b3", DeviceID: "1021", Model: "ConnectX-7",
 			Driver: nic.Driver{Name: "mlx5_core", Version: "6.8.0", Firmware: "28.39.1002 (MT_0000000838)"},
 			GPUs:   []nic.GPU{{Name: "GPU0", Distance: nic.PIX}, {Name: "GPU1", Distance: nic.PIX}},
 			GIDs:   nic.GIDs{Used: 5, Size: 256},
@@ -68,10 +68,10 @@ func TestRailsArePrintedWithTheirPods(t *testing.T) {
 	if err := (railsFlags{lldp: true, format: cli.Format{Name: "wide"}}).write(&out, got); err != nil {
 		t.Fatal(err)
 	}
-	const wide = `PODS  SWITCH   SWITCH PORT  PCI           NUMA  DRIVER           FIRMWARE
-2     leaf-03  swp12        0000:13:00.0  1     mlx5_core 6.8.0  28.39.1002 (MT_0000000838)
-0     -        -            -             -     -                -
-1     -        -            -             -     -                -
+	const wide = `PODS  SWITCH   SWITCH PORT  MODEL       PCI           NUMA  DRIVER           FIRMWARE
+2     leaf-03  swp12        ConnectX-7  0000:13:00.0  1     mlx5_core 6.8.0  28.39.1002 (MT_0000000838)
+0     -        -            -           -             -     -                -
+1     -        -            -           -             -     -                -
 `
 	from := strings.Index(out.String(), "PODS")
 	var ends strings.Builder

@@ -95,11 +95,11 @@ func reportsOf(objects []kube.RailNode, nodes []kube.Node) reports {
 
 func (f Fleet) write(as cli.Format, w io.Writer, all reports) error {
 	if !f.Differences {
-		t := as.Table(w, []string{"NODE", "RAIL", "NETDEV", "RDMA", "STATE", "SPEED", "MTU", "GPU", "ID", "SWITCH", "SWITCH PORT"}, "PCI", "DRIVER", "FIRMWARE", "QOS")
+		t := as.Table(w, []string{"NODE", "RAIL", "NETDEV", "RDMA", "STATE", "SPEED", "MTU", "GPU", "ID", "SWITCH", "SWITCH PORT"}, "MODEL", "PCI", "DRIVER", "FIRMWARE", "QOS")
 		for _, n := range all.Nodes {
 			for _, r := range n.Rails {
 				t.Row(n.Name, r.Rail, r.Netdev, fmt.Sprintf("%s/%d", r.Device, r.Port), r.State, nic.Rate(r.Speed), r.MTU,
-					strings.TrimSpace(strings.Join(r.GPUs, ",")+" "+r.Distance), strings.Trim(r.Vendor+":"+r.DeviceID, ":"), r.Switch, r.SwitchPort, r.PCI, r.Driver, r.Firmware, r.QoS)
+					strings.TrimSpace(strings.Join(r.GPUs, ",")+" "+r.Distance), strings.Trim(r.Vendor+":"+r.DeviceID, ":"), r.Switch, r.SwitchPort, nic.Model(r.Vendor, r.DeviceID), r.PCI, r.Driver, r.Firmware, r.QoS)
 			}
 			if len(n.Rails) == 0 {
 				t.Row(n.Name, "none")

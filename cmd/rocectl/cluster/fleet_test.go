@@ -49,14 +49,14 @@ func TestRailsOfAllNodesAndWhatDiffers(t *testing.T) {
 		got = append(got, strings.Join(strings.Fields(line), " "))
 	}
 	if diff := cmp.Diff([]string{
-		"NODE RAIL NETDEV RDMA STATE SPEED MTU GPU ID SWITCH SWITCH PORT PCI DRIVER FIRMWARE QOS",
+		"NODE RAIL NETDEV RDMA STATE SPEED MTU GPU ID SWITCH SWITCH PORT MODEL PCI DRIVER FIRMWARE QOS",
 		"cpu-0 none",
-		"gpu-0 0 ens0 mlx5_0/1 ACTIVE 400G 9000 GPU0,GPU1 PIX 15b3:1021 - - 0000:01:00.0 mlx5_core 6.8.0 28.39 PFC off",
-		"gpu-0 1 ens1 mlx5_1/1 ACTIVE 400G 9000 GPU0,GPU1 PIX 15b3:1021 - - 0000:11:00.0 mlx5_core 6.8.0 28.39 PFC off",
-		"gpu-1 0 ens0 mlx5_0/1 ACTIVE 400G 9000 GPU0,GPU1 PIX 15b3:1021 - - 0000:01:00.0 mlx5_core 6.8.0 28.39 PFC off",
-		"gpu-1 1 ens1 mlx5_1/1 ACTIVE 400G 9000 GPU0,GPU1 PIX 15b3:1021 - - 0000:11:00.0 mlx5_core 6.8.0 28.39 PFC off",
-		"gpu-2 0 ens0 mlx5_0/1 ACTIVE 400G 9000 GPU0,GPU1 PIX 15b3:1021 - - 0000:01:00.0 mlx5_core 6.8.0 28.39 PFC off",
-		"gpu-2 1 ens1 mlx5_1/1 ACTIVE 400G 1500 GPU0,GPU1 PIX 15b3:1021 leaf?[2J - 0000:11:00.0 mlx5_core 6.8.0 28.39 PFC off",
+		"gpu-0 0 ens0 mlx5_0/1 ACTIVE 400G 9000 GPU0,GPU1 PIX 15b3:1021 - - ConnectX-7 0000:01:00.0 mlx5_core 6.8.0 28.39 PFC off",
+		"gpu-0 1 ens1 mlx5_1/1 ACTIVE 400G 9000 GPU0,GPU1 PIX 15b3:1021 - - ConnectX-7 0000:11:00.0 mlx5_core 6.8.0 28.39 PFC off",
+		"gpu-1 0 ens0 mlx5_0/1 ACTIVE 400G 9000 GPU0,GPU1 PIX 15b3:1021 - - ConnectX-7 0000:01:00.0 mlx5_core 6.8.0 28.39 PFC off",
+		"gpu-1 1 ens1 mlx5_1/1 ACTIVE 400G 9000 GPU0,GPU1 PIX 15b3:1021 - - ConnectX-7 0000:11:00.0 mlx5_core 6.8.0 28.39 PFC off",
+		"gpu-2 0 ens0 mlx5_0/1 ACTIVE 400G 9000 GPU0,GPU1 PIX 15b3:1021 - - ConnectX-7 0000:01:00.0 mlx5_core 6.8.0 28.39 PFC off",
+		"gpu-2 1 ens1 mlx5_1/1 ACTIVE 400G 1500 GPU0,GPU1 PIX 15b3:1021 leaf?[2J - ConnectX-7 0000:11:00.0 mlx5_core 6.8.0 28.39 PFC off",
 		"gpu-9 no report: kubectl -n roce-cni get pods -o wide shows whether an agent runs there",
 		"",
 		"NODE RAIL WHAT DIFFERS IS MOST HAVE",

@@ -254,14 +254,23 @@ func types(plugins []json.RawMessage) []string {
 }
 
 // Parse validates the configuration as an ADD of ifName would, and ipam of the plugin before
-// it in its list, if that is roce-ipam. Another IPAM plugin is an error (cnierr.Unsupported),
-// because only that plugin knows the addresses.
-func (c Config) Parse(ifName, netns, args string) (conf.Request, error) {
-	req, err := c.validate(ifName, netns, args)
-	if err == nil && req.IPAM.Type != "" && req.IPAM.Type != conf.PoolType {
-		err = fmt.Errorf("%s: %w", c.Origin, errOtherIPAM(req.IPAM.Type))
+// it in its list, if that is roce-ipam. Only another IPAM plugin knows its addresses: then the
+// request has addresses of documentation (RFC 5737) in their place, and other is its name.
+func (c Config) Parse(ifName, netns, args string) (req conf.Request, other string, err error) {
+	req, err = c.validate(ifName, netns, args)
+	if err != nil || req.IPAM.Type == "" || req.IPAM.Type == conf.PoolType {
+		return req, "", err
 	}
-	return req, err
+	other = req.IPAM.Type
+	var doc map[string]any
+	if err := json.Unmarshal(c.JSON, &doc); err != nil {
+		return req, other, err
+	}
+	doc["ipam"] = map[string]any{"type": conf.PoolType, "subnets": []any{map[string]any{"subnet": "192.0.2.0/24"}}}
+	if c.JSON, err = json.Marshal(doc); err == nil {
+		req, err = c.validate(ifName, netns, args)
+	}
+	return req, other, err
 }
 
 func (c Config) validate(ifName, netns, args string) (conf.Request, error) {
@@ -321,14 +330,6 @@ func (c Config) behind(ifName, netns string) ([]byte, error) {
 		"cniVersion": doc["cniVersion"], "interfaces": []any{map[string]any{"name": ifName, "sandbox": netns}},
 	}
 	return json.Marshal(doc)
-}
-
-func errOtherIPAM(ipamType string) error {
-	return &cnierr.Error{
-		Code: cnierr.Unsupported, Op: "plan addresses of IPAM plugin", Subject: ipamType,
-		Hint: "give the configuration with the roce-ipam pool, or without ipam, to see the rest of the plan",
-		Err:  errors.New("only that plugin knows which address it would give"),
-	}
 }
 
 // railPool reads the Kubernetes object that a RailPool is.

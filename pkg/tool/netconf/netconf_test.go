@@ -87,11 +87,11 @@ func TestListGivesItsNameAndVersion(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	req, err := nets[0].Parse("net1", "/run/netns/pod", "")
+	req, other, err := nets[0].Parse("net1", "/run/netns/pod", "")
 	if err != nil {
 		t.Fatal(err)
 	}
-	if req.Network != "n" || req.CNIVersion != "1.0.0" {
+	if req.Network != "n" || req.CNIVersion != "1.0.0" || other != "" {
 		t.Errorf("network %q of version %q, want n of 1.0.0", req.Network, req.CNIVersion)
 	}
 }
@@ -104,7 +104,7 @@ func TestTheIPAMOfThePluginBeforeIsValidated(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, err := nets[0].Parse("net1", "/run/netns/pod", ""); cnierr.CodeOf(err) != cnierr.BadConfig {
+	if _, _, err := nets[0].Parse("net1", "/run/netns/pod", ""); cnierr.CodeOf(err) != cnierr.BadConfig {
 		t.Errorf("got %v, want that fromMaster is refused", err)
 	}
 }

@@ -44,6 +44,7 @@ type Details struct {
 
 	VendorID string `json:"vendor,omitempty"`   // four hex digits, as rails.match.vendors takes them
 	DeviceID string `json:"deviceID,omitempty"` // as rails.match.deviceIDs takes them
+	Model    string `json:"model,omitempty"`    // such as "ConnectX-7"; "" if it is not listed
 	Driver
 	GPUs []GPU `json:"gpus,omitempty"` // the nearest, all at the same distance
 	GIDs GIDs  `json:"gids"`
@@ -209,6 +210,7 @@ func (n Node) hardware(d *Details) {
 	dir := "bus/pci/devices/" + d.PCI + "/"
 	d.VendorID = strings.TrimPrefix(n.text(dir+"vendor"), "0x")
 	d.DeviceID = strings.TrimPrefix(n.text(dir+"device"), "0x")
+	d.Model = Model(d.VendorID, d.DeviceID)
 	if node, err := strconv.Atoi(n.text(dir + "numa_node")); err == nil && node >= 0 {
 		d.NUMA = &node
 	}

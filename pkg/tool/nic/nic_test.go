@@ -8,8 +8,10 @@ import (
 	"fmt"
 	"io/fs"
 	"net/netip"
+	"os"
 	"path"
 	"slices"
+	"strings"
 	"testing"
 	"testing/fstest"
 
@@ -107,7 +109,7 @@ func TestRailsOfAGPUServer(t *testing.T) {
 	zero, numa := 0, 0
 	want := Details{
 		Rail: &zero, Netdev: "ens1f0np0", PCI: "0000:13:00.0", NUMA: &numa, Device: "mlx5_7", Number: 1, LinkLayer: "Ethernet", State: "ACTIVE",
-		Speed: 400000, MTU: 9000, VendorID: "15b3", DeviceID: "1021", Driver: Driver{"mlx5_core", "6.8.0", "28.39.1002"},
+		Speed: 400000, MTU: 9000, VendorID: "15b3", DeviceID: "1021", Model: "ConnectX-7", Driver: Driver{"mlx5_core", "6.8.0", "28.39.1002"},
 		GPUs: ports[0].GPUs, GIDs: GIDs{Used: 1, Size: 2, Width: 1},
 	}
 	if diff := cmp.Diff(want, ports[0]); diff != "" {
@@ -307,5 +309,30 @@ func TestThisMachine(t *testing.T) {
 	}
 	if _, err := ReadDriver("lo"); err == nil {
 		t.Error("the loopback interface has a driver")
+	}
+}
+
+// TestModelsHaveTheNamesOfTheList compares them with pci.ids, where it is installed.
+func TestModelsHaveTheNamesOfTheList(t *testing.T) {
+	t.Parallel()
+	list, err := os.ReadFile("/usr/share/misc/pci.ids")
+	if err != nil {
+		t.Skip(err)
+	}
+	vendor, known := "", 0
+	for line := range strings.Lines(string(list)) {
+		switch id, name, _ := strings.Cut(strings.TrimSpace(line), "  "); {
+		case strings.HasPrefix(line, "#"):
+		case !strings.HasPrefix(line, "\t"):
+			vendor = id
+		case !strings.HasPrefix(line, "\t\t") && Model(vendor, id) != "":
+			known++
+			if !strings.Contains(name, Model(vendor, id)) {
+				t.Errorf("%s:%s is %q, and not %s", vendor, id, name, Model(vendor, id))
+			}
+		}
+	}
+	if known < 20 {
+		t.Errorf("only %d of the models are in the list", known)
 	}
 }
