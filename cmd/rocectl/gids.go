@@ -5,7 +5,7 @@ package main
 
 import (
 	"bytes"
-	"cmp"
+	"context"
 	"errors"
 	"fmt"
 	"io"
@@ -25,6 +25,7 @@ import (
 	"github.com/roce-cni/roce-cni/pkg/plugin/rdma"
 	"github.com/roce-cni/roce-cni/pkg/tool/gids"
 	"github.com/roce-cni/roce-cni/pkg/tool/report"
+	"github.com/roce-cni/roce-cni/pkg/tool/usage"
 )
 
 func gidsCommand(node *nodeFlags) *cobra.Command {
@@ -35,8 +36,9 @@ func gidsCommand(node *nodeFlags) *cobra.Command {
 		Long: `Show the GID tables of the node's RDMA devices, and the owner of each entry.
 Devices that were moved into pods are included. The entries come from the
 kernel. The address of an entry tells its owner: a pod with a record, the host, or
-roce itself, if it is a filler (rdma.gidIndex). The owner "?" is unknown to roce-cni,
-for example a pod of another plugin.
+roce itself, if it is a filler (rdma.gidIndex). As root it also names the network
+namespace of other entries by its path, for example of a pod of another plugin. The owner
+"?" is unknown.
 
 Below each table you see how many entries are used, and which addresses appear
 twice. Such an address belongs to several pods, or to a pod and the host. A
@@ -61,7 +63,9 @@ Run it on the node. In a pod it would show the pod as the host.`,
 					"load the driver of the node's RDMA NICs; rdma link shows their devices", "the node has no RDMA device")
 			}
 			if err == nil {
-				err = format.Print(cmd.OutOrStdout(), tables, func(w io.Writer) error { return writeTables(format, w, tables) })
+				err = format.Print(cmd.OutOrStdout(), tables, func(w io.Writer) error {
+					return errors.Join(writeTables(format, w, tables), node.writeStrangers(cmd.Context(), w))
+				})
 			}
 			return errors.Join(err, unreadable)
 		},
@@ -95,10 +99,33 @@ func writeTables(f cli.Format, w io.Writer, tables []gids.Table) error {
 	return cli.Written(err)
 }
 
+// writeStrangers names the programs in namespaces without a record that have queue pairs.
+// The index of such a queue pair stays taken until it ends, also without an entry in the
+// table: the address may be gone.
+func (n *nodeFlags) writeStrangers(ctx context.Context, w io.Writer) error {
+	node, _, err := n.usage()
+	if err != nil {
+		return err
+	}
+	uses, err := node.Read(ctx)
+	if err != nil {
+		return err
+	}
+	for _, u := range uses {
+		for _, p := range u.Processes {
+			if u.Kind == usage.Unknown && u.Total() > 0 && p.Netns != 0 {
+				fmt.Fprintf(w, "# %s: %s has queue pairs, and is in a network namespace without a record: its GID index stays taken until it ends, even without an entry\n",
+					u.Device, report.Printable(p.String()))
+			}
+		}
+	}
+	return nil
+}
+
 func gidRow(g gids.Table, e gids.Entry) []any {
 	var pods, links []string
 	for _, o := range e.Owners {
-		pods, links = append(pods, ownerName(o)), append(links, string(o.Link))
+		pods, links = append(pods, o.String()), append(links, string(o.Link))
 	}
 	switch {
 	case e.Filler:
@@ -114,13 +141,6 @@ func gidRow(g gids.Table, e gids.Entry) []any {
 	return []any{g.Device, g.Port, e.Index, e.GID, ipv4, kind, strings.Join(pods, ","), strings.Join(links, ",")}
 }
 
-func ownerName(o gids.Owner) string {
-	if o.ContainerID == "" {
-		return "host"
-	}
-	return cmp.Or(o.Pod.String(), string(o.ContainerID))
-}
-
 // gidSummary returns the lines below a table.
 func gidSummary(g gids.Table) string {
 	g.Device, g.Netdev = report.Printable(g.Device), conf.LinkName(report.Printable(string(g.Netdev)))
@@ -128,9 +148,9 @@ func gidSummary(g gids.Table) string {
 	switch {
 	case g.Missing:
 		return fmt.Sprintf("# %s was moved to pod %s; neither that nor the host has it now: lsns -t net shows the processes that keep a namespace, "+
-			"ip netns exec NAME rdma dev its devices\n", g.Device, ownerName(*g.Holder))
+			"ip netns exec NAME rdma dev its devices\n", g.Device, g.Holder.String())
 	case g.Holder != nil:
-		where = ", in pod " + ownerName(*g.Holder)
+		where = ", in pod " + g.Holder.String()
 	case g.Netdev != "":
 		where = " on " + string(g.Netdev)
 	}

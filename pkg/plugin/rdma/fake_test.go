@@ -44,7 +44,7 @@ type node struct {
 type hca struct {
 	nldev.Device
 	in   Side // elsewhere: neither
-	qps  []nldev.QP
+	qps  []nldev.Resource
 	back time.Time // when the kernel brings it back to the host; zero: never
 }
 

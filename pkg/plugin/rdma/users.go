@@ -16,12 +16,6 @@ import (
 	"github.com/roce-cni/roce-cni/pkg/plugin/rdma/nldev"
 )
 
-// Types of queue pairs (enum ib_qp_type). The kernel has one of the first two on each port.
-const (
-	qpGSI = 1
-	qpUD  = 4
-)
-
 // Users returns the programs that have queue pairs on the devices that recorded operations
 // share with the host; with a namespace only the programs in it. Errors are those of System.
 func (s *Subsystem) Users(ctx context.Context, recorded plan.Ops, in netns.ID) ([]string, error) {
@@ -50,9 +44,9 @@ func (s *Subsystem) users(ctx context.Context, side Side, device uint32, in netn
 	if err != nil {
 		return nil, err
 	}
-	qps, err := c.QueuePairs(ctx, device)
+	qps, err := c.Resources(ctx, device, nldev.QueuePairs)
 	var out []string
-	seen := map[nldev.QP]bool{} // a program has thousands
+	seen := map[nldev.Resource]bool{} // a program has thousands
 	for _, q := range qps {
 		if seen[q] {
 			continue
@@ -67,10 +61,10 @@ func (s *Subsystem) users(ctx context.Context, side Side, device uint32, in netn
 }
 
 // user returns who has a queue pair, "" if that does not count.
-func (s *Subsystem) user(q nldev.QP, in netns.ID) string {
+func (s *Subsystem) user(q nldev.Resource, in netns.ID) string {
 	pid := fmt.Sprint(q.PID)
 	switch {
-	case q.Type <= qpGSI, q.Module != "" && (q.Type == qpUD || in != netns.ID{}):
+	case q.Own(), q.Module != "" && in != netns.ID{}:
 		return ""
 	case q.Module != "":
 		return "the kernel's " + q.Module

@@ -31,14 +31,14 @@ func procs() fstest.MapFS {
 func TestADeviceThatTheHostUsesIsNotMoved(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct {
-		qps  []nldev.QP
+		qps  []nldev.Resource
 		says string // "": it is moved
 	}{
 		"nothing":                     {nil, ""},
-		"the kernel's own":            {[]nldev.QP{{Type: 0, Module: "mlx5_ib"}, {Type: 1, Module: "ib_core"}, {Type: 4, Module: "mlx5_ib"}}, ""},
-		"a program":                   {[]nldev.QP{{Type: 1, Module: "ib_core"}, {Type: 2, PID: 9}, {Type: 2, PID: 9}}, "the host uses it: process 9 (rdma-server)"},
-		"a program of another tenant": {[]nldev.QP{{Type: 4}}, "a process of another PID namespace"},
-		"storage":                     {[]nldev.QP{{Type: 2, Module: "nvme_rdma"}, {Type: 2, PID: 9}}, "the kernel's nvme_rdma, process 9 (rdma-server)"},
+		"the kernel's own":            {[]nldev.Resource{{Type: 0, Module: "mlx5_ib"}, {Type: 1, Module: "ib_core"}, {Type: 4, Module: "mlx5_ib"}}, ""},
+		"a program":                   {[]nldev.Resource{{Type: 1, Module: "ib_core"}, {Type: 2, PID: 9}, {Type: 2, PID: 9}}, "the host uses it: process 9 (rdma-server)"},
+		"a program of another tenant": {[]nldev.Resource{{Type: 4}}, "a process of another PID namespace"},
+		"storage":                     {[]nldev.Resource{{Type: 2, Module: "nvme_rdma"}, {Type: 2, PID: 9}}, "the kernel's nvme_rdma, process 9 (rdma-server)"},
 	} {
 		for _, take := range []bool{false, true} {
 			n, _ := movable()
@@ -63,7 +63,7 @@ func TestUsersOfASharedDeviceAreThoseOfANamespace(t *testing.T) {
 	t.Parallel()
 	n, op := movable()
 	n.exclusive = false
-	n.devices[0].qps = []nldev.QP{{Type: 1, Module: "ib_core"}, {Type: 2, PID: 223}, {Type: 3, PID: 223}, {Type: 2, PID: 9}, {Type: 2, Module: "nvme_rdma"}}
+	n.devices[0].qps = []nldev.Resource{{Type: 1, Module: "ib_core"}, {Type: 2, PID: 223}, {Type: 3, PID: 223}, {Type: 2, PID: 9}, {Type: 2, Module: "nvme_rdma"}}
 	gone := op.Device
 	gone.Index, gone.GUID = 99, "1"
 	recorded := append(plan.OnHost(plan.Port{Device: gone}, plan.Port{Device: op.Device}), plan.InPod(plan.Port{Device: op.Device})...)

@@ -326,13 +326,26 @@ func (p *Port) add(s *rdma.Subsystem, of, reader rdma.Side) error {
 	return nil
 }
 
-// Owner is the owner of an address: a pod, or the host if there is no container.
+// Owner is the owner of an address: a pod, or a namespace without a record, or else the host.
 type Owner struct {
 	Pod         conf.Pod         `json:"pod,omitzero"`
 	ContainerID conf.ContainerID `json:"containerID,omitempty"`
+	Netns       string           `json:"netns,omitempty"` // the path of a namespace without a record
 	Link        conf.LinkName    `json:"interface"`
 	Addr        netip.Addr       `json:"-"`
+	ID          netns.ID         `json:"-"` // of the namespace that has the address; zero for the host
 	recorded    Recorded
+}
+
+// String returns the name of the pod, or who else it is.
+func (o Owner) String() string {
+	switch {
+	case o.Netns != "":
+		return o.Netns
+	case o.ContainerID == "":
+		return "host"
+	}
+	return cmp.Or(o.Pod.String(), string(o.ContainerID))
 }
 
 // Table is a port's GID table together with the owners of its entries.
@@ -384,6 +397,10 @@ func (n Node) Tables(ctx context.Context) ([]Table, error) {
 		return nil, err
 	}
 	out, seen := tables(host, nil, owners), host
+	if slices.ContainsFunc(out, Table.hasUnknown) {
+		owners = append(owners, n.strangers(ctx)...)
+		out = tables(host, nil, owners)
+	}
 	for _, v := range views {
 		seen = append(seen, v.held...)
 		out = append(out, tables(v.held, v.holder, owners)...)
@@ -422,6 +439,32 @@ func moved(r record.Record) []plan.RDMADevice {
 // of says whether this is a port of a device. The device may have another name now.
 func (p Port) of(d plan.RDMADevice) bool { return p.Device.Index == d.Index && p.Device.GUID == d.GUID }
 
+// hasUnknown says whether the table has an entry without a known owner.
+func (t Table) hasUnknown() bool {
+	return slices.ContainsFunc(t.Entries, func(e Entry) bool { return len(e.Owners) == 0 && !e.Filler })
+}
+
+// strangers returns the owners of addresses in the namespaces of the node without a record,
+// such as those of pods of another plugin. It leaves out what it may not enter: only root of
+// the node may.
+func (n Node) strangers(ctx context.Context) []Owner {
+	var out []Owner
+	own, _ := netns.OwnID() // zero is the ID of no namespace
+	for ns, err := range netns.Each("/proc") {
+		if err != nil || ns.ID == own || slices.ContainsFunc(n.Records, func(r record.Record) bool { return r.NetnsID == ns.ID }) {
+			continue
+		}
+		_ = ns.Enter(func() error {
+			v, err := viewHere(ctx)
+			for _, a := range v.Addrs {
+				out = append(out, Owner{Netns: ns.Path, Link: a.Link, Addr: a.Addr, ID: ns.ID})
+			}
+			return err
+		})
+	}
+	return out
+}
+
 // owners returns the owners of all addresses: the host, and the pods with a record.
 func (n Node) owners(ctx context.Context) ([]Owner, error) {
 	host, err := viewHere(ctx)
@@ -435,7 +478,7 @@ func (n Node) owners(ctx context.Context) ([]Owner, error) {
 	for _, r := range n.Records {
 		found := recorded(r)
 		for a, link := range recordedAddrs(r) {
-			out = append(out, Owner{Pod: r.Pod, ContainerID: r.ContainerID, Link: link, Addr: a, recorded: found[Addr{link, a}]})
+			out = append(out, Owner{Pod: r.Pod, ContainerID: r.ContainerID, Link: link, Addr: a, ID: r.NetnsID, recorded: found[Addr{link, a}]})
 		}
 	}
 	return out, nil

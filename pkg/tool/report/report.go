@@ -101,14 +101,20 @@ func WriteText(w io.Writer, a Answer) error {
 // on returns a verdict for a writer: in its colour on a terminal.
 func (v Verdict) on(w io.Writer) string {
 	colour := map[Verdict]string{OK: "32", Problem: "31", CannotTell: "33"}[v] // green, red, yellow
-	f, isFile := w.(*os.File)
-	if !isFile || colour == "" {
-		return string(v)
-	}
-	if _, err := unix.IoctlGetTermios(int(f.Fd()), unix.TCGETS); err != nil { // it is no terminal
+	if colour == "" || !Terminal(w) {
 		return string(v)
 	}
 	return "\x1b[" + colour + "m" + string(v) + "\x1b[0m"
+}
+
+// Terminal says whether a writer is a terminal.
+func Terminal(w io.Writer) bool {
+	f, isFile := w.(*os.File)
+	if !isFile {
+		return false
+	}
+	_, err := unix.IoctlGetTermios(int(f.Fd()), unix.TCGETS)
+	return err == nil
 }
 
 // Printable returns a line for a terminal. A pod, a NIC or another host may have chosen

@@ -18,28 +18,31 @@ const (
 	cmdSet     = 2
 	cmdPortGet = 5
 	cmdSysGet  = 6
-	cmdQPGet   = 10 // RDMA_NLDEV_CMD_RES_QP_GET
 
 	cmdQPGetRaw = 19 // RDMA_NLDEV_CMD_RES_QP_GET_RAW
 
-	attrDevIndex   = 1 // RDMA_NLDEV_ATTR_*
-	attrDevName    = 2
-	attrPortIndex  = 3
-	attrNodeGUID   = 6
-	attrState      = 12
-	attrPhysState  = 13
-	attrQueuePairs = 19 // RDMA_NLDEV_ATTR_RES_QP
-	attrQPNumber   = 21 // RDMA_NLDEV_ATTR_RES_LQPN
-	attrQPType     = 26
-	attrQPState    = 27
-	attrPID        = 28
-	attrModule     = 29 // RDMA_NLDEV_ATTR_RES_KERN_NAME
-	attrNdevIndex  = 50
-	attrNdevName   = 51
-	attrNetnsMode  = 66 // RDMA_NLDEV_SYS_ATTR_NETNS_MODE
-	attrProtocol   = 67
-	attrNetnsFD    = 68
-	attrRaw        = 85 // RDMA_NLDEV_ATTR_RES_RAW
+	attrDevIndex     = 1 // RDMA_NLDEV_ATTR_*
+	attrDevName      = 2
+	attrPortIndex    = 3
+	attrNodeGUID     = 6
+	attrState        = 12
+	attrPhysState    = 13
+	attrQueuePairs   = 19 // RDMA_NLDEV_ATTR_RES_QP
+	attrQPNumber     = 21 // RDMA_NLDEV_ATTR_RES_LQPN
+	attrQPType       = 26
+	attrQPState      = 27
+	attrPID          = 28
+	attrModule       = 29 // RDMA_NLDEV_ATTR_RES_KERN_NAME
+	attrConnections  = 30 // RDMA_NLDEV_ATTR_RES_CM_ID
+	attrRegions      = 40 // RDMA_NLDEV_ATTR_RES_MR
+	attrRegionLength = 45 // RDMA_NLDEV_ATTR_RES_MRLEN
+	attrNdevIndex    = 50
+	attrNdevName     = 51
+	attrNetnsMode    = 66 // RDMA_NLDEV_SYS_ATTR_NETNS_MODE
+	attrProtocol     = 67
+	attrNetnsFD      = 68
+	attrRaw          = 85 // RDMA_NLDEV_ATTR_RES_RAW
+	attrContexts     = 86 // RDMA_NLDEV_ATTR_RES_CTX
 )
 
 // State is the state of a port.

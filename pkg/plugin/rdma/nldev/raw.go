@@ -19,7 +19,7 @@ const readyToReceive = 2
 // Connected returns the numbers of the queue pairs on a device that a program has and that
 // know their peer.
 func (c *Conn) Connected(ctx context.Context, device, pid uint32) (numbers []uint32, err error) {
-	err = c.eachQP(ctx, device, func(entry []byte) {
+	err = c.each(ctx, device, QueuePairs, func(entry []byte) {
 		var number, of uint32
 		var state uint8
 		for typ, v := range nlsock.Attributes(entry) {

@@ -1,0 +1,187 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The roce-cni authors
+
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"maps"
+	"os"
+	"os/signal"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+	"golang.org/x/sys/unix"
+
+	"github.com/roce-cni/roce-cni/cmd/internal/cli"
+	"github.com/roce-cni/roce-cni/pkg/base/cnierr"
+	"github.com/roce-cni/roce-cni/pkg/plugin/rdma"
+	"github.com/roce-cni/roce-cni/pkg/tool/report"
+	"github.com/roce-cni/roce-cni/pkg/tool/usage"
+)
+
+func topCommand(node *nodeFlags) *cobra.Command {
+	var format cli.Format
+	var once bool
+	cmd := &cobra.Command{
+		Use:   "top",
+		Short: "Show what each pod has and sends on the RDMA devices, again every two seconds",
+		Long: `Show what each pod has and sends on the RDMA devices of the node, again every two
+seconds. There is a row for each pod and device: its queue pairs by type, the
+contexts (how often its programs have opened the device), the memory regions that
+they have registered and their bytes, and the connections of rdma_cm. Pods without
+any of these have no row.
+
+SENT and RECEIVED are rates of the device: bytes if the driver counts them, else
+packets. The device counts for all of its users together, so they are shown only
+if one user has all of its queue pairs.
+
+The kernel tells the process that made each object, and the network namespace of
+the process tells the pod. A user "?" is a process in a namespace without a
+record: its pod is gone, or another plugin made its network. "host" is a process in
+the network of the node, such as that of a pod with hostNetwork.
+
+Run it as root on the node: in a container without the PIDs of the node (hostPID)
+it cannot tell who a process is. A format for programs, such as -o json, and --once
+print one table, after one second.`,
+		Args: cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			ctx, stop := signal.NotifyContext(cmd.Context(), unix.SIGINT, unix.SIGTERM)
+			defer stop()
+			t := top{node: node, format: format, out: cmd.OutOrStdout()}
+			if once || format.Document() {
+				return t.once(ctx)
+			}
+			return t.run(ctx)
+		},
+	}
+	format.RegisterTable(cmd)
+	cmd.Flags().BoolVar(&once, "once", false, "print one table")
+	return cmd
+}
+
+// top is a run of rocectl top. before is what the devices had counted at the last look.
+type top struct {
+	node   *nodeFlags
+	format cli.Format
+	out    io.Writer
+	before map[string]usage.Traffic
+}
+
+func (t *top) once(ctx context.Context) error {
+	if _, err := t.look(ctx); err != nil {
+		return err
+	}
+	if !wait(ctx, time.Second) {
+		return nil
+	}
+	uses, err := t.look(ctx)
+	if err != nil {
+		return err
+	}
+	return t.format.Print(t.out, uses, func(w io.Writer) error { return t.write(w, uses) })
+}
+
+// run prints a table every two seconds until the user stops it. On a terminal each one
+// takes the place of the last one.
+func (t *top) run(ctx context.Context) error {
+	for {
+		uses, err := t.look(ctx)
+		if err != nil {
+			return err
+		}
+		if report.Terminal(t.out) {
+			fmt.Fprint(t.out, "\x1b[H\x1b[2J")
+		}
+		if err := t.write(t.out, uses); err != nil {
+			return err
+		}
+		if !wait(ctx, 2*time.Second) {
+			return nil
+		}
+	}
+}
+
+// wait says whether the time is over, and not the context.
+func wait(ctx context.Context, d time.Duration) bool {
+	select {
+	case <-ctx.Done():
+		return false
+	case <-time.After(d):
+		return true
+	}
+}
+
+// look returns what users have now, with the rates since the last look.
+func (t *top) look(ctx context.Context) ([]usage.Use, error) {
+	n, unreadable, err := t.node.usage()
+	if err != nil {
+		return nil, err
+	}
+	uses, err := n.Read(ctx)
+	if errors.Is(err, unix.EPROTONOSUPPORT) || errors.Is(err, rdma.ErrNoDevice) {
+		err = cnierr.New(cnierr.NoRDMA, "look for", "RDMA devices", "load the driver of the node's RDMA NICs; rdma dev shows their devices", "%w", err)
+	}
+	now := n.Traffic(time.Now())
+	usage.AddRates(uses, t.before, now)
+	t.before = now
+	return uses, errors.Join(err, unreadable)
+}
+
+// usage returns the node for package usage, and the errors of records that cannot be read.
+func (n *nodeFlags) usage() (out usage.Node, unreadable, err error) {
+	records, err := n.records()
+	if err != nil {
+		return usage.Node{}, nil, err
+	}
+	rows, unreadable := attachments(records)
+	return usage.Node{Sys: os.DirFS("/sys"), Proc: os.DirFS("/proc"), Records: slices.DeleteFunc(rows, ended)}, unreadable, nil
+}
+
+func (t *top) write(w io.Writer, uses []usage.Use) error {
+	table := t.format.Table(w, []string{"POD", "INTERFACE", "DEVICE", "QUEUE PAIRS", "CONTEXTS", "REGIONS", "MEMORY", "CONNECTIONS", "SENT", "RECEIVED"}, "PROCESSES")
+	for _, u := range uses {
+		table.Row(u.User, u.Interface, u.Device, types(u.QueuePairs), u.Contexts, u.Regions, size(u.RegionBytes), u.Connections,
+			rate(u.Sent), rate(u.Received), processes(u))
+	}
+	return table.Print()
+}
+
+// types returns numbers by type: "RC 2, UD 1".
+func types(of map[string]int) string {
+	var out []string
+	for _, name := range slices.Sorted(maps.Keys(of)) {
+		out = append(out, fmt.Sprintf("%s %d", name, of[name]))
+	}
+	return strings.Join(out, ", ")
+}
+
+// size returns bytes as people read them: "1.5 GiB".
+func size(bytes uint64) string {
+	value, units := float64(bytes), []string{"B", "KiB", "MiB", "GiB"}
+	for value >= 1024 && len(units) > 1 {
+		value, units = value/1024, units[1:]
+	}
+	return fmt.Sprintf("%.4g %s", value, units[0])
+}
+
+func rate(r *usage.Rate) string {
+	if r == nil {
+		return ""
+	}
+	return r.String()
+}
+
+// processes names the programs of a use.
+func processes(u usage.Use) string {
+	var out []string
+	for _, p := range u.Processes {
+		out = append(out, p.String())
+	}
+	return strings.Join(out, ", ")
+}

@@ -1,0 +1,106 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The roce-cni authors
+
+package rdma
+
+import (
+	"encoding/json"
+	"fmt"
+	"math"
+	"os"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/google/go-cmp/cmp/cmpopts"
+
+	"github.com/roce-cni/roce-cni/integration/cnitest"
+	"github.com/roce-cni/roce-cni/pkg/tool/usage"
+)
+
+// index returns the GID index of the only address of an attachment.
+func (a attachment) index() int {
+	a.node.t.Helper()
+	for _, i := range a.indexes() {
+		return i
+	}
+	a.node.t.Fatal("no address has an index")
+	return 0
+}
+
+// pings starts a program of rdma-core in the pod, which waits for another one at a TCP port.
+func (p *pod) pings(t *testing.T, kind string, gid, port, size int, args ...string) (stop func()) {
+	t.Helper()
+	all := append(strings.Fields(fmt.Sprintf("netns exec %s ibv_%s_pingpong -d rxe0 -n 100000000 -g %d -p %d -s %d", p.Name, kind, gid, port, size)), args...)
+	_, stop = background(t, "ip", all...)
+	return stop
+}
+
+// pingsItself starts two programs in the pod that give each queue pair a GID.
+func (p *pod) pingsItself(t *testing.T, gid, port int) {
+	t.Helper()
+	p.pings(t, "uc", gid, port, 4096)
+	cnitest.Await(t, "the first program listens", func() bool {
+		return strings.Contains(run(t, "ip", "netns", "exec", p.Name, "ss", "-ltn"), fmt.Sprint(":", port))
+	})
+	p.pings(t, "uc", gid, port, 4096, "127.0.0.1")
+}
+
+// top returns what rocectl top says of users with queue pairs.
+func (n *node) top() []usage.Use {
+	n.t.Helper()
+	var out []usage.Use
+	if err := json.Unmarshal([]byte(n.rocectl("top", "-o", "json")), &out); err != nil {
+		n.t.Fatal(err)
+	}
+	return out
+}
+
+func has(qps map[string]int, regions int, bytes uint64) usage.Use {
+	return usage.Use{Device: "rxe0", QueuePairs: qps, Contexts: regions, Regions: regions, RegionBytes: bytes}
+}
+
+func TestSharedTopCountsEachPod(t *testing.T) {
+	n := newNode(t, "shared")
+	one, two := n.attach(n.rail(0), n.pod()), n.attach(n.rail(0), n.pod())
+	one.mustAdd()
+	two.mustAdd()
+	one.pod.pings(t, "uc", one.index(), 7001, 4096)
+	one.pod.pings(t, "uc", one.index(), 7002, 1<<20)
+	end := two.pod.pings(t, "rc", two.index(), 7001, 65536)
+	want := []usage.Use{has(map[string]int{"UC": 2}, 2, 4096+1<<20), has(map[string]int{"RC": 1}, 1, 65536)}
+	var got []usage.Use
+	only := cmpopts.IgnoreFields(usage.Use{}, "User", "Interface", "Processes")
+	cnitest.Await(t, "the programs have their objects", func() bool {
+		got = n.top()
+		return cmp.Equal(want, got, only)
+	})
+	for i, a := range []attachment{one, two} {
+		if got[i].Pod.Name != a.pod.Name || got[i].Interface != "net1" {
+			t.Errorf("row %d is that of %s, want %s", i, got[i].User, a.pod.Name)
+		}
+	}
+	contains(t, n.rocectl("top", "--once", "-o", "wide"), "UC 2", "RC 1", "1.004 MiB", "(ibv_uc_pingpong)")
+
+	end()
+	cnitest.Await(t, "one pod is alone", func() bool { got = n.top(); return len(got) == 1 })
+	unit := "bytes"
+	if _, err := os.Stat("/sys/class/infiniband/rxe0/ports/1/hw_counters/sent_bytes"); err != nil {
+		unit = "packets"
+	}
+	if r := got[0].Sent; r == nil || r.Unit != unit {
+		t.Errorf("the only user has the rate %v, want one in %s", r, unit)
+	}
+	if unit == "bytes" { // Linux 6.1 does not route what a pod sends with Soft-RoCE
+		shell(t, "ip -n "+one.pod.Name+" link set lo up")
+		one.pod.pingsItself(t, one.index(), 7003)
+		cnitest.Await(t, "the pod receives what it sends", func() bool {
+			got = n.top()
+			sent, received := got[0].Sent, got[0].Received
+			return sent != nil && received != nil && sent.PerSecond > 1e4 && math.Abs(sent.PerSecond/received.PerSecond-1) < 0.01
+		})
+		t.Logf("%s sends %s", got[0].User, got[0].Sent)
+	}
+	one.mustDel()
+	two.mustDel()
+}

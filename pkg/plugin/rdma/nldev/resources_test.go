@@ -1,0 +1,76 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The roce-cni authors
+
+package nldev
+
+import (
+	"context"
+	"encoding/hex"
+	"errors"
+	"os"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	"golang.org/x/sys/unix"
+
+	"github.com/roce-cni/roce-cni/pkg/base/nlsock"
+)
+
+// objects answers with the lists of a recording, by the command that asks for them.
+type objects map[uint16][][]byte
+
+func (objects) Close() {}
+
+func (objects) Exchange(context.Context, ...nlsock.Request) ([]nlsock.Reply, error) { return nil, nil }
+
+func (o objects) Dump(_ context.Context, req nlsock.Request) ([][]byte, error) {
+	rows, known := o[req.Type&0x3ff]
+	if !known {
+		return nil, unix.EINVAL
+	}
+	return rows, nil
+}
+
+// TestRecordedObjectsAreRead has what Linux 6.1 answered with two processes of
+// ibv_uc_pingpong.
+func TestRecordedObjectsAreRead(t *testing.T) {
+	t.Parallel()
+	b, err := os.ReadFile("testdata/resources-6.1.txt")
+	if err != nil {
+		t.Fatal(err)
+	}
+	o := objects{uint16(Connections): nil}
+	for line := range strings.Lines(string(b)) {
+		kind, data, _ := strings.Cut(strings.TrimSpace(line), " ")
+		row, err := hex.DecodeString(data)
+		if err != nil {
+			t.Fatal(err)
+		}
+		command := map[string]Kind{"qp": QueuePairs, "mr": Regions, "ctx": Contexts}[kind]
+		o[uint16(command)] = append(o[uint16(command)], row)
+	}
+	for kind, want := range map[Kind][]Resource{
+		QueuePairs:  {{Type: 3, PID: 189}, {Type: 3, PID: 188}, {Type: 1, Module: "ib_core"}},
+		Regions:     {{PID: 189, Bytes: 4096}, {PID: 188, Bytes: 4096}},
+		Contexts:    {{PID: 189}, {PID: 188}},
+		Connections: nil,
+	} {
+		got, err := New(o).Resources(t.Context(), 0, kind)
+		if diff := cmp.Diff(want, got); err != nil || diff != "" {
+			t.Errorf("kind %d: %v (-want +got)\n%s", kind, err, diff)
+		}
+	}
+	if _, err := New(objects{}).Resources(t.Context(), 0, Contexts); !errors.Is(err, ErrNoDevice) {
+		t.Errorf("a kernel that does not know the kind: %v, want ErrNoDevice", err)
+	}
+}
+
+func TestTypesAreSpelledAsRdmaResourceDoes(t *testing.T) {
+	t.Parallel()
+	for typ, want := range map[uint8]string{2: "RC", 3: "UC", 4: "UD", 255: "DRIVER", 77: "type 77"} {
+		if got := (Resource{Type: typ}).TypeName(); got != want {
+			t.Errorf("type %d: got %s, want %s", typ, got, want)
+		}
+	}
+}

@@ -1,0 +1,288 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The roce-cni authors
+
+// Package usage counts what the programs of pods have on the RDMA devices of a node: queue
+// pairs, contexts, memory regions and connections.
+//
+// The kernel lists each object with the process that made it. The network namespace of that
+// process tells the pod. So it needs the PID namespace of the node, and root. It changes
+// nothing. Read this file first, then traffic.go for the rates.
+package usage
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"slices"
+	"strings"
+
+	"github.com/roce-cni/roce-cni/pkg/base/netns"
+	"github.com/roce-cni/roce-cni/pkg/plugin/conf"
+	"github.com/roce-cni/roce-cni/pkg/plugin/kernel/parent"
+	"github.com/roce-cni/roce-cni/pkg/plugin/plan"
+	"github.com/roce-cni/roce-cni/pkg/plugin/rdma"
+	"github.com/roce-cni/roce-cni/pkg/plugin/rdma/nldev"
+	"github.com/roce-cni/roce-cni/pkg/plugin/record"
+)
+
+// Node is the node to look at.
+type Node struct {
+	Sys, Proc fs.FS           // roots of sysfs and procfs, as the host has them
+	Records   []record.Record // of the attachments on the node
+	// Dial opens a socket in the namespace of the calling thread; nil: nldev.Dial.
+	Dial func() (*nldev.Conn, error)
+}
+
+// Kind says who a User is.
+type Kind string
+
+// The kinds of users. A process that is Unknown is in a namespace of no record: its pod is
+// gone, or another plugin made its network.
+const (
+	Pod     Kind = "pod"
+	Host    Kind = "host"
+	Kernel  Kind = "kernel"
+	Unknown Kind = "unknown"
+)
+
+// User is who has objects on a device.
+type User struct {
+	Kind        Kind             `json:"kind"`
+	Pod         conf.Pod         `json:"pod,omitzero"`
+	ContainerID conf.ContainerID `json:"containerID,omitempty"`
+	Module      string           `json:"module,omitempty"` // of the kernel
+}
+
+// String returns the pod, or else who it is.
+func (u User) String() string {
+	switch u.Kind {
+	case Pod:
+		return cmp.Or(u.Pod.String(), string(u.ContainerID))
+	case Kernel:
+		return "the kernel's " + u.Module
+	case Unknown:
+		return "?"
+	}
+	return string(u.Kind)
+}
+
+// Use is what one user has on one device.
+type Use struct {
+	Device string `json:"device"`
+	User
+	Interface   conf.LinkName  `json:"interface,omitempty"` // of the pod, with an address in the GID table of the device
+	QueuePairs  map[string]int `json:"queuePairs"`          // by type, in the words of rdma(8)
+	Contexts    int            `json:"contexts"`
+	Regions     int            `json:"regions"`
+	RegionBytes uint64         `json:"regionBytes"`
+	Connections int            `json:"connections"`
+	Processes   []Process      `json:"processes"`
+	// Sent and Received are rates: nil if several users have queue pairs on the device,
+	// because it counts for all of them, or if it does not count.
+	Sent     *Rate `json:"sent,omitempty"`
+	Received *Rate `json:"received,omitempty"`
+}
+
+// Total returns the number of queue pairs.
+func (u Use) Total() int {
+	n := 0
+	for _, of := range u.QueuePairs {
+		n += of
+	}
+	return n
+}
+
+// Process is a program that has objects. PID 0: this PID namespace does not show it.
+type Process struct {
+	PID   uint32 `json:"pid"`
+	Comm  string `json:"comm"`
+	Netns uint64 `json:"netns,omitempty"` // the inode of its network namespace; 0: it has ended, or the reader may not know
+}
+
+// String returns the process as ps(1) names it.
+func (p Process) String() string {
+	if p.PID == 0 {
+		return "a process of another PID namespace"
+	}
+	return fmt.Sprintf("process %d (%s)", p.PID, p.Comm)
+}
+
+// read is one look at a node.
+type read struct {
+	Node
+	host      uint64 // the inode of the host's network namespace
+	processes map[uint32]Process
+	uses      []Use
+}
+
+// Read returns what users have, by device and user. Devices that were moved to pods are
+// included. Users without an object are left out, and so are the queue pairs that the
+// kernel has on each port. Errors: rdma.ErrNoDevice on a kernel without RDMA; those of the
+// kernel.
+func (n Node) Read(ctx context.Context) ([]Use, error) {
+	if n.Dial == nil {
+		n.Dial = nldev.Dial
+	}
+	r := read{Node: n, processes: map[uint32]Process{}}
+	r.host = r.inode("self")
+	if err := r.devices(ctx, func(fn func() error) error { return fn() }); err != nil {
+		return nil, err
+	}
+	looked := map[netns.ID]bool{}
+	for _, rec := range n.Records {
+		for range plan.All[plan.Move](rec.Plan.Ops) {
+			if looked[rec.NetnsID] {
+				continue
+			}
+			looked[rec.NetnsID] = true
+			if err := r.moved(ctx, rec); err != nil {
+				return nil, err
+			}
+		}
+	}
+	slices.SortFunc(r.uses, func(a, b Use) int {
+		return cmp.Or(parent.Natural(a.Device, b.Device), cmp.Compare(a.Kind.order(), b.Kind.order()), cmp.Compare(a.String(), b.String()))
+	})
+	return r.uses, nil
+}
+
+// order has pods first.
+func (k Kind) order() int { return slices.Index([]Kind{Pod, Host, Kernel, Unknown}, k) }
+
+// moved reads the devices that are in the namespace of an attachment, unless it is gone.
+func (r *read) moved(ctx context.Context, rec record.Record) error {
+	ns, err := netns.Open(rec.Netns)
+	if errors.Is(err, netns.ErrGone) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	defer ns.Close()
+	if ns.ID != rec.NetnsID {
+		return nil
+	}
+	return r.devices(ctx, ns.Enter)
+}
+
+// devices reads the devices of a namespace.
+func (r *read) devices(ctx context.Context, enter func(func() error) error) error {
+	var c *nldev.Conn
+	err := enter(func() (err error) {
+		c, err = r.Dial()
+		return err
+	})
+	if err != nil {
+		return err
+	}
+	defer c.Close()
+	sys, err := c.System(ctx)
+	if err != nil {
+		return err
+	}
+	for _, d := range sys.Devices {
+		if err := r.device(ctx, c, d); err != nil && !errors.Is(err, rdma.ErrNoDevice) { // else it is gone
+			return fmt.Errorf("objects of RDMA device %s: %w", d.Name, err)
+		}
+	}
+	return nil
+}
+
+// device reads the objects of a device.
+func (r *read) device(ctx context.Context, c *nldev.Conn, d nldev.Device) error {
+	for _, kind := range []nldev.Kind{nldev.QueuePairs, nldev.Regions, nldev.Connections, nldev.Contexts} {
+		objects, err := c.Resources(ctx, d.Index, kind)
+		if err != nil {
+			return err
+		}
+		for _, o := range objects {
+			if kind != nldev.QueuePairs || !o.Own() {
+				r.of(d, o).count(kind, o)
+			}
+		}
+	}
+	return nil
+}
+
+// count adds an object.
+func (u *Use) count(kind nldev.Kind, o nldev.Resource) {
+	switch kind {
+	case nldev.QueuePairs:
+		u.QueuePairs[o.TypeName()]++
+	case nldev.Regions:
+		u.Regions++
+		u.RegionBytes += o.Bytes
+	case nldev.Connections:
+		u.Connections++
+	case nldev.Contexts:
+		u.Contexts++
+	}
+}
+
+// of returns the use that an object belongs to.
+func (r *read) of(d nldev.Device, o nldev.Resource) *Use {
+	u := Use{Device: d.Name, User: User{Kind: Kernel, Module: o.Module}, QueuePairs: map[string]int{}, Processes: []Process{}}
+	var p Process
+	if o.Module == "" {
+		p = r.process(o.PID)
+		u.User, u.Interface = r.user(p.Netns, d.Name)
+	}
+	i := slices.IndexFunc(r.uses, func(have Use) bool { return have.Device == u.Device && have.User == u.User })
+	if i < 0 {
+		i = len(r.uses)
+		r.uses = append(r.uses, u)
+	}
+	have := &r.uses[i]
+	if o.Module == "" && !slices.Contains(have.Processes, p) {
+		have.Processes = append(have.Processes, p)
+	}
+	return have
+}
+
+// user returns who has a network namespace, and the pod's interface on a device.
+func (r *read) user(ino uint64, device string) (User, conf.LinkName) {
+	if ino != 0 && ino == r.host {
+		return User{Kind: Host}, ""
+	}
+	u, link := User{Kind: Unknown}, conf.LinkName("")
+	for _, rec := range r.Records {
+		if ino == 0 || rec.NetnsID.Ino != ino {
+			continue
+		}
+		if u.Kind == Unknown {
+			u = User{Kind: Pod, Pod: rec.Pod, ContainerID: rec.ContainerID}
+		}
+		for g := range plan.All[plan.GID](rec.Plan.Ops) {
+			if g.Device.Name == device {
+				link = g.Targets[0].Link
+			}
+		}
+	}
+	return u, link
+}
+
+// process returns a process of the reader's PID namespace.
+func (r *read) process(pid uint32) Process {
+	p, known := r.processes[pid]
+	if !known && pid != 0 {
+		comm, _ := fs.ReadFile(r.Proc, fmt.Sprintf("%d/comm", pid)) // it may have ended
+		p = Process{PID: pid, Comm: strings.TrimSpace(string(comm)), Netns: r.inode(fmt.Sprint(pid))}
+		r.processes[pid] = p
+	}
+	return p
+}
+
+// inode returns that of the network namespace of a process, 0 if it has ended.
+func (r *read) inode(pid string) uint64 {
+	var ino uint64
+	target, err := fs.ReadLink(r.Proc, pid+"/ns/net")
+	if err == nil {
+		_, err = fmt.Sscanf(target, "net:[%d]", &ino)
+	}
+	if err != nil {
+		return 0
+	}
+	return ino
+}

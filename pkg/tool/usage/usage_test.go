@@ -1,0 +1,172 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The roce-cni authors
+
+package usage
+
+import (
+	"bufio"
+	"context"
+	"encoding/hex"
+	"io/fs"
+	"net/netip"
+	"os"
+	"strings"
+	"testing"
+	"testing/fstest"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/google/go-cmp/cmp/cmpopts"
+
+	"github.com/roce-cni/roce-cni/pkg/base/netns"
+	"github.com/roce-cni/roce-cni/pkg/base/nlsock"
+	"github.com/roce-cni/roce-cni/pkg/plugin/conf"
+	"github.com/roce-cni/roce-cni/pkg/plugin/plan"
+	"github.com/roce-cni/roce-cni/pkg/plugin/rdma/nldev"
+	"github.com/roce-cni/roce-cni/pkg/plugin/record"
+)
+
+// kernel answers as Linux 6.1 did that was recorded: two devices, and on the first one two
+// programs (188 and 189) with a UC queue pair, a region of 4096 bytes and a context each.
+type kernel map[string][][]byte
+
+func recorded(t *testing.T) kernel {
+	t.Helper()
+	k := kernel{}
+	for _, name := range []string{"linux-6.1.txt", "resources-6.1.txt"} {
+		f, err := os.Open("../../plugin/rdma/nldev/testdata/" + name)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer f.Close()
+		for lines := bufio.NewScanner(f); lines.Scan(); {
+			kind, data, _ := strings.Cut(lines.Text(), " ")
+			b, err := hex.DecodeString(data)
+			if err != nil {
+				t.Fatal(err)
+			}
+			k[kind] = append(k[kind], b)
+		}
+	}
+	return k
+}
+
+func (kernel) Close() {}
+
+func (k kernel) Dump(_ context.Context, req nlsock.Request) ([][]byte, error) {
+	for _, device := range nlsock.Attributes(req.Body) {
+		if nlsock.Number(device) != 0 {
+			return nil, nil
+		}
+	}
+	return k[map[uint16]string{1: "device", 10: "qp", 13: "mr", 22: "ctx"}[req.Type&0x3ff]], nil
+}
+
+func (k kernel) Exchange(_ context.Context, reqs ...nlsock.Request) ([]nlsock.Reply, error) {
+	out := []nlsock.Reply{{Rows: k["sys"]}}
+	for i := range reqs[1:] {
+		out = append(out, nlsock.Reply{Rows: k["port"][i : i+1]})
+	}
+	return out, nil
+}
+
+func link(target string) *fstest.MapFile {
+	return &fstest.MapFile{Data: []byte(target), Mode: fs.ModeSymlink}
+}
+
+// node has the host in namespace 1, and a pod on rxe0 in namespace 77.
+func node(t *testing.T, proc fstest.MapFS) Node {
+	t.Helper()
+	proc["self/ns/net"] = link("net:[1]")
+	pod := record.Record{
+		Attachment: conf.Attachment{ContainerID: "c1", IfName: "net1"}, Pod: conf.Pod{Namespace: "ml", Name: "p1"}, NetnsID: netns.ID{Ino: 77},
+		Plan: plan.Plan{Ops: plan.OnHost(plan.GID{Device: plan.RDMADevice{Name: "rxe0"}, Targets: []plan.GIDTarget{{Link: "net1", Addr: netip.MustParseAddr("172.16.0.11")}}})},
+	}
+	return Node{
+		Proc: proc, Records: []record.Record{pod},
+		Dial: func() (*nldev.Conn, error) { return nldev.New(recorded(t)), nil },
+	}
+}
+
+func TestObjectsBelongToThePodOfTheirProcess(t *testing.T) {
+	t.Parallel()
+	one := Use{
+		Device: "rxe0", User: User{Kind: Pod, Pod: conf.Pod{Namespace: "ml", Name: "p1"}, ContainerID: "c1"}, Interface: "net1",
+		QueuePairs: map[string]int{"UC": 1}, Contexts: 1, Regions: 1, RegionBytes: 4096, Processes: []Process{{PID: 189, Comm: "a"}},
+	}
+	of := func(u User, p Process) Use {
+		out := one
+		out.User, out.Interface, out.Processes = u, "", []Process{p}
+		return out
+	}
+	both := one
+	both.QueuePairs, both.Contexts, both.Regions, both.RegionBytes = map[string]int{"UC": 2}, 2, 2, 8192
+	both.Processes = []Process{{PID: 189, Comm: "a"}, {PID: 188, Comm: "b"}}
+	for name, c := range map[string]struct {
+		proc fstest.MapFS
+		want []Use
+	}{
+		"both of one pod":                 {fstest.MapFS{"189/ns/net": link("net:[77]"), "188/ns/net": link("net:[77]")}, []Use{both}},
+		"one of the host":                 {fstest.MapFS{"189/ns/net": link("net:[77]"), "188/ns/net": link("net:[1]")}, []Use{one, of(User{Kind: Host}, Process{PID: 188, Comm: "b"})}},
+		"one of a pod without record":     {fstest.MapFS{"189/ns/net": link("net:[77]"), "188/ns/net": link("net:[78]")}, []Use{one, of(User{Kind: Unknown}, Process{PID: 188, Comm: "b"})}},
+		"one that has ended since it was": {fstest.MapFS{"189/ns/net": link("net:[77]")}, []Use{one, of(User{Kind: Unknown}, Process{PID: 188, Comm: "b"})}},
+	} {
+		c.proc["189/comm"], c.proc["188/comm"] = &fstest.MapFile{Data: []byte("a\n")}, &fstest.MapFile{Data: []byte("b\n")}
+		got, err := node(t, c.proc).Read(t.Context())
+		if diff := cmp.Diff(c.want, got, cmpopts.IgnoreFields(Process{}, "Netns")); err != nil || diff != "" {
+			t.Errorf("%s: %v (-want +got)\n%s", name, err, diff)
+		}
+	}
+}
+
+// counted is a sysfs in which rxe0 has counted packets, and mlx5_0 words of four bytes on two
+// ports.
+func counted(packets, words string) fstest.MapFS {
+	file := func(s string) *fstest.MapFile { return &fstest.MapFile{Data: []byte(s + "\n")} }
+	out := fstest.MapFS{}
+	for path, value := range map[string]string{
+		"rxe0/ports/1/hw_counters/sent_pkts": packets, "rxe0/ports/1/hw_counters/rcvd_pkts": "7",
+		"mlx5_0/ports/1/counters/port_xmit_data": words, "mlx5_0/ports/1/counters/port_rcv_data": "7",
+		"mlx5_0/ports/2/counters/port_xmit_data": "7", "mlx5_0/ports/2/counters/port_rcv_data": words,
+		"mlx5_0/ports/1/hw_counters/sent_pkts": "1", "silent/ports/1/state": "4: ACTIVE",
+	} {
+		out["class/infiniband/"+path] = file(value)
+	}
+	return out
+}
+
+func TestRatesAreThoseOfTheOnlyUserOfADevice(t *testing.T) {
+	t.Parallel()
+	start := time.Unix(1000, 0)
+	before := Node{Sys: counted("100", "1000")}.Traffic(start)
+	after := Node{Sys: counted("3100", "251000")}.Traffic(start.Add(2 * time.Second))
+	use := func(device, module string, qps int) Use {
+		return Use{Device: device, User: User{Kind: Kernel, Module: module}, QueuePairs: map[string]int{"RC": qps}}
+	}
+	uses := []Use{use("rxe0", "a", 2), use("rxe0", "b", 0), use("mlx5_0", "a", 1), use("silent", "a", 1)}
+	AddRates(uses, before, after)
+	var got []string
+	for _, u := range uses {
+		for _, r := range []*Rate{u.Sent, u.Received} {
+			if r == nil {
+				got = append(got, "")
+				continue
+			}
+			got = append(got, r.String())
+		}
+	}
+	want := []string{"1.5 kpackets/s", "0 packets/s", "", "", "500 kB/s", "500 kB/s", "", ""}
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Error(diff)
+	}
+
+	shared := []Use{use("rxe0", "a", 2), use("rxe0", "b", 1)}
+	again := []Use{use("rxe0", "a", 2)}
+	AddRates(shared, before, after)
+	AddRates(again, after, before) // the device was made again: it counts from zero
+	for _, u := range append(shared, again...) {
+		if u.Sent != nil || u.Received != nil {
+			t.Errorf("%s has rates: %v, %v", u.Module, u.Sent, u.Received)
+		}
+	}
+}
