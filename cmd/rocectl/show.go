@@ -19,7 +19,6 @@ import (
 	"github.com/roce-cni/roce-cni/pkg/plugin/conf"
 	"github.com/roce-cni/roce-cni/pkg/plugin/plan"
 	"github.com/roce-cni/roce-cni/pkg/plugin/record"
-	"github.com/roce-cni/roce-cni/pkg/tool/heal"
 	"github.com/roce-cni/roce-cni/pkg/tool/report"
 )
 
@@ -61,7 +60,7 @@ func lastHealed(stateDir string) map[conf.Attachment]calls.Call {
 	last := map[conf.Attachment]calls.Call{}
 	all, _, _ := calls.File{Dir: stateDir}.After("")
 	for _, c := range all {
-		if c.Verb == heal.Verb {
+		if c.Verb == calls.Heal {
 			last[c.Attachment] = c
 		}
 	}
@@ -79,7 +78,7 @@ func writeAttachments(f cli.Format, w io.Writer, rows []record.Record, healed ma
 			t.Row(pod, v.PodEnd, "", v.Name, "", "", "", r.Network, "link to the node", r.ContainerID, netnsName(r.Netns))
 		}
 		if c, is := healed[r.Attachment]; is {
-			says := "healed " + c.At.Format(time.DateTime) + ": " + strings.Join(heal.Made(c), ", ")
+			says := "healed " + c.At.Format(time.DateTime) + ": " + strings.Join(c.Made(), ", ")
 			if c.Code != 0 {
 				says = "not healed " + c.At.Format(time.DateTime) + ": " + report.Printable(c.Error)
 			}

@@ -18,7 +18,6 @@ import (
 	"github.com/roce-cni/roce-cni/pkg/plugin/calls"
 	"github.com/roce-cni/roce-cni/pkg/plugin/conf"
 	"github.com/roce-cni/roce-cni/pkg/plugin/record"
-	"github.com/roce-cni/roce-cni/pkg/tool/heal"
 )
 
 func traceCommand(node *nodeFlags) *cobra.Command {
@@ -69,7 +68,7 @@ func writeCalls(f cli.Format, w io.Writer, all []calls.Call, steps bool) error {
 	t := f.Table(w, []string{"ENDED", "CALL", "POD", "INTERFACE", "NETWORK", "TOOK", "RESULT"}, "CONTAINER")
 	for _, c := range all {
 		result := "ok"
-		if made := heal.Made(c); c.Verb == heal.Verb && len(made) > 0 {
+		if made := c.Made(); len(made) > 0 {
 			result = "made again: " + strings.Join(made, ", ")
 		}
 		if c.Code != 0 {

@@ -128,7 +128,7 @@ func (f agentFlags) run(ctx context.Context, stateDir string, log *slog.Logger) 
 			_, err := api.Blocks().Report(ctx, b.Name, b.UID, kube.Usage(u))
 			return err
 		},
-		Stands:   stands(api.Pools()),
+		Tell: api.TellHealed, Stands: stands(api.Pools()),
 		Services: services, Rails: rails.rails,
 		Kept: api.Leases(), Patience: agent.DefaultPatience, Date: time.Now,
 		Ranges: files,

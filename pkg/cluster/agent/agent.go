@@ -67,6 +67,9 @@ type Config struct {
 	// Rails returns the rails of the node.
 	Rails func() []Rail
 
+	// Tell writes what was healed where people see it. Its errors are those of a Store.
+	Tell func(ctx context.Context, node string, h Healed) error
+
 	// Kept stores the RailLeases.
 	Kept sticky.Store
 	// Patience is how long a pod waits for its sticky addresses before it gets others:
@@ -156,6 +159,7 @@ func (a *Agent) Run(ctx context.Context) error {
 	all.Go(func() { a.look(ctx) })
 	all.Go(func() { a.sweeps(ctx, &all) })
 	all.Go(func() { a.keepServices(ctx) })
+	all.Go(func() { a.tellHeals(ctx) })
 	err := a.Watch(ctx, func(v View) { a.see(ctx, &all, v) })
 	stop()
 	all.Wait()

@@ -13,7 +13,7 @@ import (
 	"github.com/roce-cni/roce-cni/pkg/plugin/calls"
 )
 
-// callCounter counts the ADDs and DELs of the node. It reads them at each scrape, and counts
+// callCounter counts the ADDs and DELs of the node, and what was healed. It reads them at each scrape, and counts
 // those that ended since the agent started.
 type callCounter struct {
 	file calls.File
@@ -23,6 +23,7 @@ type callCounter struct {
 	last  calls.Mark // of the last one that is counted
 	total *prometheus.CounterVec
 	took  *prometheus.HistogramVec
+	heals *prometheus.CounterVec
 }
 
 func newCallCounter(file calls.File, log *slog.Logger) *callCounter {
@@ -30,6 +31,7 @@ func newCallCounter(file calls.File, log *slog.Logger) *callCounter {
 		file: file, log: log,
 		total: counter("calls_total", "Calls of roce that ended, with the code of their error: 0 for success.", "verb", "code"),
 		took:  histogram("call_seconds", "How long the calls of roce took that succeeded.", "verb"),
+		heals: counter("heals_total", "What rocectl heal has made again, by kind. Result failed, without kind: it could not make something again.", "what", "result"),
 	}
 	_ = c.read() // those before the start
 	return c
@@ -56,6 +58,7 @@ func (c *callCounter) read() []calls.Call {
 func (c *callCounter) Describe(out chan<- *prometheus.Desc) {
 	c.total.Describe(out)
 	c.took.Describe(out)
+	c.heals.Describe(out)
 }
 
 // Collect is prometheus.Collector's.
@@ -63,6 +66,10 @@ func (c *callCounter) Collect(out chan<- prometheus.Metric) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	for _, call := range c.read() {
+		if call.Verb == calls.Heal {
+			c.healed(call)
+			continue
+		}
 		c.total.WithLabelValues(call.Verb, strconv.Itoa(int(call.Code))).Inc()
 		if call.Code == 0 {
 			c.took.WithLabelValues(call.Verb).Observe(call.Took.Seconds())
@@ -70,4 +77,14 @@ func (c *callCounter) Collect(out chan<- prometheus.Metric) {
 	}
 	c.total.Collect(out)
 	c.took.Collect(out)
+	c.heals.Collect(out)
+}
+
+func (c *callCounter) healed(call calls.Call) {
+	for _, s := range call.Steps {
+		c.heals.WithLabelValues(s.Name, "made").Inc()
+	}
+	if call.Code != 0 {
+		c.heals.WithLabelValues("", "failed").Inc()
+	}
 }

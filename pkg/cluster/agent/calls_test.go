@@ -5,9 +5,14 @@ package agent_test
 
 import (
 	"testing"
+	"testing/synctest"
 	"time"
 
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/roce-cni/roce-cni/pkg/cluster/agent"
 	"github.com/roce-cni/roce-cni/pkg/plugin/calls"
+	"github.com/roce-cni/roce-cni/pkg/plugin/conf"
 )
 
 // TestCallsOfTheNodeAreCounted has calls before the agent starts, between two scrapes, and
@@ -31,6 +36,9 @@ func TestCallsOfTheNodeAreCounted(t *testing.T) {
 		add(calls.Call{Verb: "ADD", Code: 106, Took: 300 * time.Millisecond})
 		n.counts(`roce_cni_calls_total{code="0",verb="ADD"} 1`, `roce_cni_calls_total{code="106",verb="ADD"} 1`,
 			`roce_cni_call_seconds_bucket{verb="ADD",le="0.01"} 0`, `roce_cni_call_seconds_bucket{verb="ADD",le="0.025"} 1`, `roce_cni_call_seconds_count{verb="ADD"} 1`)
+		add(calls.Call{Verb: calls.Heal, Steps: []calls.Step{{Name: "route"}, {Name: "route"}, {Name: "rule"}}})
+		add(calls.Call{Verb: calls.Heal, Code: 102})
+		n.counts(`roce_cni_heals_total{result="made",what="route"} 2`, `roce_cni_heals_total{result="made",what="rule"} 1`, `roce_cni_heals_total{result="failed",what=""} 1`)
 		add(calls.Call{Verb: "DEL"})
 		n.counts(`roce_cni_calls_total{code="0",verb="ADD"} 1`, `roce_cni_calls_total{code="0",verb="DEL"} 1`)
 		for range 12_000 { // two parts of the file
@@ -39,5 +47,42 @@ func TestCallsOfTheNodeAreCounted(t *testing.T) {
 		n.counts(`roce_cni_calls_total{code="0",verb="ADD"} 1`)
 		add(calls.Call{Verb: "ADD"})
 		n.counts(`roce_cni_calls_total{code="0",verb="ADD"} 2`)
+	})
+}
+
+// TestWhatWasHealedIsTold has a repair before the agent starts, which was told, and one of a pod
+// and one of a NIC after it. More than the healer does are not all told.
+func TestWhatWasHealedIsTold(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		n := newCluster(compute(t)).node(t, "n1")
+		add := func(c calls.Call) {
+			t.Helper()
+			c.Verb = calls.Heal
+			if err := (calls.File{Dir: n.files().Dir}).Append(c); err != nil {
+				t.Fatal(err)
+			}
+		}
+		route := []calls.Step{{Name: "route"}, {Name: "route"}, {Name: "rule"}}
+		add(calls.Call{Pod: "ml/early", Steps: route})
+		n.run()
+		add(calls.Call{Attachment: conf.Attachment{IfName: "net1"}, Pod: "ml/job", UID: "u", Steps: route})
+		add(calls.Call{Code: 102, Error: "r0 is gone"})
+		time.Sleep(10 * time.Second)
+		synctest.Wait()
+		want := []agent.Healed{
+			{Namespace: "ml", Pod: "job", UID: "u", Message: "interface net1: made again: route, rule"},
+			{Failed: true, Message: "r0 is gone"},
+		}
+		if diff := cmp.Diff(want, n.healed); diff != "" {
+			t.Errorf("told (-want +got)\n%s", diff)
+		}
+		for range 100 {
+			add(calls.Call{Pod: "ml/job", Steps: route})
+		}
+		time.Sleep(10 * time.Second)
+		synctest.Wait()
+		if got := len(n.healed); got != 2+20 {
+			t.Errorf("%d are told, want 20 of 100", got-2)
+		}
 	})
 }

@@ -146,6 +146,8 @@ type node struct {
 	hint netip.Addr // an address of its own
 	log  logbook    // of the agent
 
+	healed []agent.Healed // what was told
+
 	*agent.Agent
 	kill func() // ends what it does, and does not wait for that
 	stop func()
@@ -191,6 +193,12 @@ func (n *node) config() agent.Config {
 			n.mu.Lock()
 			defer n.mu.Unlock()
 			n.reports = append(n.reports, report{b.Name, n.now(), u})
+			return nil
+		},
+		Tell: func(_ context.Context, _ string, h agent.Healed) error {
+			n.mu.Lock()
+			defer n.mu.Unlock()
+			n.healed = append(n.healed, h)
 			return nil
 		},
 		Stands: n.stands,

@@ -25,16 +25,21 @@ import (
 	"github.com/roce-cni/roce-cni/pkg/plugin/conf"
 )
 
-// Call is one call of the runtime.
+// Heal is the verb of what rocectl heal does. The runtime does not call it.
+const Heal = "HEAL"
+
+// Call is one call of the runtime, or a repair of rocectl heal.
 type Call struct {
 	At      time.Time `json:"at"` // its end
 	Verb    string    `json:"verb"`
 	Network string    `json:"network,omitempty"`
 	conf.Attachment
 	Pod  string        `json:"pod,omitempty"` // namespace/name
+	UID  string        `json:"uid,omitempty"` // of the pod, for Heal
 	Took time.Duration `json:"took"`          // in nanoseconds
 	// Steps are those of an ADD, in their order. What is missing in their sum is reading and
-	// writing of files, and the start of the process is not in Took either.
+	// writing of files, and the start of the process is not in Took either. Those of Heal are
+	// the operations that it did again.
 	Steps []Step `json:"steps,omitempty"`
 	// Code and Error are zero after success.
 	Code  cnierr.Code `json:"code,omitempty"`
@@ -47,6 +52,17 @@ type Call struct {
 type Step struct {
 	Name string        `json:"name"`
 	Took time.Duration `json:"took"` // in nanoseconds
+}
+
+// Made returns which kinds of operations a repair did again.
+func (c Call) Made() []string {
+	var out []string
+	for _, s := range c.Steps {
+		if c.Verb == Heal && !slices.Contains(out, s.Name) {
+			out = append(out, s.Name)
+		}
+	}
+	return out
 }
 
 // File has the last calls: a newer part, and an older one that the newer part replaces

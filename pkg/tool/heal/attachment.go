@@ -21,12 +21,13 @@ import (
 // attachment is what is known of one attachment: from its record what concerns it, and
 // what was done.
 type attachment struct {
-	at           conf.Attachment
-	network, pod string
-	nsid         int32    // of the pod's namespace
-	parents      []string // its NICs, and other links of the host that it shares
-	links        []string // the links of the host that it has for itself
-	host, rdma   bool     // it has routes or rules of the host, or an RDMA device
+	at         conf.Attachment
+	network    string
+	pod        conf.Pod
+	nsid       int32    // of the pod's namespace
+	parents    []string // its NICs, and other links of the host that it shares
+	links      []string // the links of the host that it has for itself
+	host, rdma bool     // it has routes or rules of the host, or an RDMA device
 	state
 }
 
@@ -45,7 +46,7 @@ type state struct {
 
 // of returns what concerns the attachment of a record.
 func of(rec record.Record) attachment {
-	a := attachment{at: rec.Attachment, network: rec.Network, pod: rec.Pod.String(), state: state{due: never}}
+	a := attachment{at: rec.Attachment, network: rec.Network, pod: rec.Pod, state: state{due: never}}
 	for _, op := range rec.Plan.Ops {
 		if c, is := op.Kind.(plan.Child); is {
 			a.parents = append(a.parents, string(c.Parent))
@@ -147,7 +148,7 @@ func (h *Healer) complain(a *attachment, err error) {
 		return
 	}
 	if a.said = text; text != "" {
-		h.note(calls.Call{Network: a.network, Attachment: a.at, Pod: a.pod, Error: text, Code: cnierr.CodeOf(mine[0])})
+		h.note(calls.Call{Network: a.network, Attachment: a.at, Pod: a.pod.String(), UID: a.pod.UID, Error: text, Code: cnierr.CodeOf(mine[0])})
 		h.Log.Warn("an attachment cannot be healed", append(a.names(), "error", text)...)
 	}
 }
@@ -188,7 +189,7 @@ func (h *Healer) tell(a *attachment, did plan.Ops, took time.Duration) {
 	if len(did) == 0 {
 		return
 	}
-	c := calls.Call{Network: a.network, Attachment: a.at, Pod: a.pod, Took: took}
+	c := calls.Call{Network: a.network, Attachment: a.at, Pod: a.pod.String(), UID: a.pod.UID, Took: took}
 	var names []string
 	for _, op := range did {
 		if name := op.Name(); op.By() != plan.ByWire {
@@ -200,24 +201,13 @@ func (h *Healer) tell(a *attachment, did plan.Ops, took time.Duration) {
 	h.Log.Info("healed", append(a.names(), slog.Any("made", names), slog.Duration("took", took))...)
 }
 
-// Made returns which kinds of things a call HEAL has made again.
-func Made(c calls.Call) []string {
-	var out []string
-	for _, s := range c.Steps {
-		if !slices.Contains(out, s.Name) {
-			out = append(out, s.Name)
-		}
-	}
-	return out
-}
-
 func (a *attachment) names() []any {
-	return []any{"pod", a.pod, "container", a.at.ContainerID, "interface", a.at.IfName, "network", a.network}
+	return []any{"pod", a.pod.String(), "container", a.at.ContainerID, "interface", a.at.IfName, "network", a.network}
 }
 
 // note writes a call, which is for people: nothing depends on it.
 func (h *Healer) note(c calls.Call) {
-	c.At, c.Verb = time.Now().UTC(), Verb
+	c.At, c.Verb = time.Now().UTC(), calls.Heal
 	if err := h.Calls.Append(c); err != nil {
 		h.Log.Warn("what was healed cannot be noted", "error", err)
 	}

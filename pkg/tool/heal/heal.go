@@ -33,9 +33,6 @@ import (
 	"github.com/roce-cni/roce-cni/pkg/plugin/record"
 )
 
-// Verb is what healing is called among the calls of a node.
-const Verb = "HEAL"
-
 // There are at most 30 repairs in a minute: atOnce, and another one after each pause.
 const (
 	atOnce = 10
@@ -194,7 +191,7 @@ func (h *Healer) Called(ctx context.Context) {
 	h.mark = mark
 	h.mu.Unlock()
 	for _, c := range ended {
-		if c.Verb != Verb {
+		if c.Verb != calls.Heal {
 			h.follow(ctx, c.Attachment, settled)
 		}
 	}
