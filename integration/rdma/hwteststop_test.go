@@ -19,9 +19,9 @@ import (
 )
 
 // TestHWTestKilledLeavesTheNodeWhole kills it after several steps, so in the next ones, in some of
-// which a pod has a device, or a transfer runs. Nothing runs after it.
+// which a pod has a device. Nothing runs after it.
 func TestHWTestKilledLeavesTheNodeWhole(t *testing.T) {
-	for mode, steps := range map[string][]string{"shared": {"pod-add", "gid-time", "gid-number", "raw-qp"}, "exclusive": {"pod-add", "exclusive"}} {
+	for mode, steps := range map[string][]string{"shared": {"pod-add", "gid-time", "gid-number"}, "exclusive": {"pod-add", "exclusive"}} {
 		for _, step := range steps {
 			t.Run(mode+" "+step, func(t *testing.T) {
 				newNode(t, mode)
