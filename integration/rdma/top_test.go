@@ -6,8 +6,6 @@ package rdma
 import (
 	"encoding/json"
 	"fmt"
-	"math"
-	"os"
 	"strings"
 	"testing"
 
@@ -29,21 +27,11 @@ func (a attachment) index() int {
 }
 
 // pings starts a program of rdma-core in the pod, which waits for another one at a TCP port.
-func (p *pod) pings(t *testing.T, kind string, gid, port, size int, args ...string) (stop func()) {
+func (p *pod) pings(t *testing.T, kind string, gid, port, size int) (stop func()) {
 	t.Helper()
-	all := append(strings.Fields(fmt.Sprintf("netns exec %s ibv_%s_pingpong -d rxe0 -n 100000000 -g %d -p %d -s %d", p.Name, kind, gid, port, size)), args...)
-	_, stop = background(t, "ip", all...)
+	args := fmt.Sprintf("netns exec %s ibv_%s_pingpong -d rxe0 -g %d -p %d -s %d", p.Name, kind, gid, port, size)
+	_, stop = background(t, "ip", strings.Fields(args)...)
 	return stop
-}
-
-// pingsItself starts two programs in the pod that give each queue pair a GID.
-func (p *pod) pingsItself(t *testing.T, gid, port int) {
-	t.Helper()
-	p.pings(t, "uc", gid, port, 4096)
-	cnitest.Await(t, "the first program listens", func() bool {
-		return strings.Contains(run(t, "ip", "netns", "exec", p.Name, "ss", "-ltn"), fmt.Sprint(":", port))
-	})
-	p.pings(t, "uc", gid, port, 4096, "127.0.0.1")
 }
 
 // top returns what rocectl top says of users with queue pairs.
@@ -84,22 +72,8 @@ func TestSharedTopCountsEachPod(t *testing.T) {
 
 	end()
 	cnitest.Await(t, "one pod is alone", func() bool { got = n.top(); return len(got) == 1 })
-	unit := "bytes"
-	if _, err := os.Stat("/sys/class/infiniband/rxe0/ports/1/hw_counters/sent_bytes"); err != nil {
-		unit = "packets"
-	}
-	if r := got[0].Sent; r == nil || r.Unit != unit {
-		t.Errorf("the only user has the rate %v, want one in %s", r, unit)
-	}
-	if unit == "bytes" { // Linux 6.1 does not route what a pod sends with Soft-RoCE
-		shell(t, "ip -n "+one.pod.Name+" link set lo up")
-		one.pod.pingsItself(t, one.index(), 7003)
-		cnitest.Await(t, "the pod receives what it sends", func() bool {
-			got = n.top()
-			sent, received := got[0].Sent, got[0].Received
-			return sent != nil && received != nil && sent.PerSecond > 1e4 && math.Abs(sent.PerSecond/received.PerSecond-1) < 0.01
-		})
-		t.Logf("%s sends %s", got[0].User, got[0].Sent)
+	if got[0].Sent == nil || got[0].Received == nil {
+		t.Errorf("the only user has no rates: %+v", got[0])
 	}
 	one.mustDel()
 	two.mustDel()
