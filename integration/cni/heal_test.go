@@ -40,12 +40,17 @@ func (h *healer) said() string {
 	return h.log.String()
 }
 
+// contained runs a program with the capabilities of conf-examples/deploy/heal.yaml, and with
+// /proc/sys read-only, as in a container.
+const contained = "mount --bind /proc/sys /proc/sys; mount -o remount,bind,ro /proc/sys; " +
+	"exec setpriv --inh-caps -all --bounding-set -all,+net_admin,+net_broadcast,+net_raw,+sys_admin,+sys_ptrace "
+
 // healing starts rocectl heal with a level, and waits until it works. It ends with the test,
 // or with kill.
 func (n *node) healing(t testing.TB, level string) *healer {
 	t.Helper()
 	n.heal = level
-	h := &healer{Cmd: exec.Command(filepath.Join(programs, "rocectl"), "heal")}
+	h := &healer{Cmd: exec.Command("unshare", "--mount", "sh", "-ec", contained+filepath.Join(programs, "rocectl")+" heal")}
 	h.Stderr = h
 	if err := n.enter(h.Start); err != nil {
 		t.Fatal(err)
