@@ -22,7 +22,7 @@ var damagesOfLeases = []struct {
 	do   func(file []byte) []byte
 }{
 	{"no meta pages", func(b []byte) []byte { clear(b[:8192]); return b }},
-	{"cut off", func(b []byte) []byte { return b[:len(b)/2+7] }},
+	{"cut off", func(b []byte) []byte { return b[:3*4096+7] }}, // in the first page after the meta pages and the list of free ones
 	{"zeroes", func(b []byte) []byte { clear(b); return b }},
 	{"empty", func([]byte) []byte { return nil }},
 	{"no database", func([]byte) []byte { return []byte("this is no database\n") }},

@@ -65,17 +65,21 @@ func (m *machine) Remade(context.Context) []attach.Remade     { return nil }
 func (m *machine) Clear(context.Context, attach.Remade) error { return nil }
 func (m *machine) now() time.Duration                         { return time.Since(m.began) }
 func (m *machine) damage(at conf.Attachment)                  { m.mu.Lock(); m.damaged[at] = true; m.mu.Unlock() }
-func (m *machine) tells(at conf.Attachment)                   { m.Note(Event{Changed: rtnl.Changed{NSID: nsidOf(at)}}) }
+
+func (m *machine) tells(at conf.Attachment) { m.Note(Event{Changed: rtnl.Changed{NSID: nsidOf(at)}}) }
+
 func (m *machine) said(t *testing.T) (all []calls.Call) {
 	all, _, err := m.Calls.After("")
 	fatal(t, err)
 	return all
 }
+
 func (m *machine) repairs() []time.Duration {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	return slices.Clone(m.repaired)
 }
+
 func container(i int) conf.Attachment {
 	return conf.Attachment{ContainerID: conf.ContainerID(fmt.Sprintf("c%03d", i)), IfName: "net1"}
 }
