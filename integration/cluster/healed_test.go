@@ -11,7 +11,7 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	meta "k8s.io/apimachinery/pkg/apis/meta/v1"
 
-	"github.com/roce-cni/roce-cni/pkg/cluster/agent"
+	"github.com/roce-cni/roce-cni/pkg/cluster/fleet"
 )
 
 // An agent writes Events of what was healed, in the name of its own node, and no others.
@@ -19,9 +19,9 @@ func TestAnAgentTellsWhatWasHealed(t *testing.T) {
 	t.Parallel()
 	g := guard(t, "healed")
 	ctx := t.Context()
-	healed := agent.Healed{At: time.Now(), Namespace: "default", Pod: "healed-pod", UID: "healed-uid", Message: "interface net1: made again: route"}
+	healed := fleet.Healed{At: time.Now(), Namespace: "default", Pod: "healed-pod", UID: "healed-uid", Message: "interface net1: made again: route"}
 	must(t, api(t, g.a).TellHealed(ctx, "healed-a", healed))
-	must(t, api(t, g.a).TellHealed(ctx, "healed-a", agent.Healed{At: time.Now(), Failed: true, Message: "r0 is gone"}))
+	must(t, api(t, g.a).TellHealed(ctx, "healed-a", fleet.Healed{At: time.Now(), Failed: true, Message: "r0 is gone"}))
 	events := client(t, g.Admin()).CoreV1().Events("default")
 	for field, want := range map[string]string{"involvedObject.uid=healed-uid": "RailsHealed", "involvedObject.uid=healed-a": "RailsNotHealed"} {
 		got, err := events.List(ctx, meta.ListOptions{FieldSelector: field})

@@ -10,7 +10,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
-	"github.com/roce-cni/roce-cni/pkg/cluster/agent"
+	"github.com/roce-cni/roce-cni/pkg/cluster/fleet"
 	"github.com/roce-cni/roce-cni/pkg/plugin/calls"
 	"github.com/roce-cni/roce-cni/pkg/plugin/conf"
 )
@@ -69,7 +69,7 @@ func TestWhatWasHealedIsTold(t *testing.T) {
 		add(calls.Call{Code: 102, Error: "r0 is gone"})
 		time.Sleep(10 * time.Second)
 		synctest.Wait()
-		want := []agent.Healed{
+		want := []fleet.Healed{
 			{Namespace: "ml", Pod: "job", UID: "u", Message: "interface net1: made again: route, rule"},
 			{Failed: true, Message: "r0 is gone"},
 		}

@@ -9,17 +9,9 @@ import (
 	"strings"
 	"time"
 
+	"github.com/roce-cni/roce-cni/pkg/cluster/fleet"
 	"github.com/roce-cni/roce-cni/pkg/plugin/calls"
 )
-
-// Healed is what rocectl heal did, for people: an Event of a pod, or of the node if Pod is "".
-type Healed struct {
-	At             time.Time
-	Namespace, Pod string
-	UID            string // of the pod
-	Failed         bool
-	Message        string
-}
 
 // healsEvery is how often the agent looks for what was healed. healsAtOnce is how many Events
 // it writes then, at most: the healer does no more for long.
@@ -51,8 +43,8 @@ func (a *Agent) tellHeals(ctx context.Context) {
 	}
 }
 
-func healed(c calls.Call) Healed {
-	h := Healed{At: c.At, UID: c.UID, Failed: c.Code != 0, Message: c.Error}
+func healed(c calls.Call) fleet.Healed {
+	h := fleet.Healed{At: c.At, UID: c.UID, Failed: c.Code != 0, Message: c.Error}
 	h.Namespace, h.Pod, _ = strings.Cut(c.Pod, "/")
 	if !h.Failed {
 		h.Message = fmt.Sprintf("interface %s: made again: %s", c.IfName, strings.Join(c.Made(), ", "))

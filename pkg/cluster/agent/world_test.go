@@ -27,6 +27,7 @@ import (
 	"github.com/roce-cni/roce-cni/pkg/cluster/agent"
 	"github.com/roce-cni/roce-cni/pkg/cluster/block"
 	"github.com/roce-cni/roce-cni/pkg/cluster/block/blocktest"
+	"github.com/roce-cni/roce-cni/pkg/cluster/fleet"
 	"github.com/roce-cni/roce-cni/pkg/cluster/sticky/stickytest"
 	"github.com/roce-cni/roce-cni/pkg/plugin/conf/pool"
 	"github.com/roce-cni/roce-cni/pkg/plugin/ipam"
@@ -146,7 +147,7 @@ type node struct {
 	hint netip.Addr // an address of its own
 	log  logbook    // of the agent
 
-	healed []agent.Healed // what was told
+	healed []fleet.Healed // what was told
 
 	*agent.Agent
 	kill func() // ends what it does, and does not wait for that
@@ -195,7 +196,7 @@ func (n *node) config() agent.Config {
 			n.reports = append(n.reports, report{b.Name, n.now(), u})
 			return nil
 		},
-		Tell: func(_ context.Context, _ string, h agent.Healed) error {
+		Tell: func(_ context.Context, _ string, h fleet.Healed) error {
 			n.mu.Lock()
 			defer n.mu.Unlock()
 			n.healed = append(n.healed, h)

@@ -10,12 +10,12 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 
-	"github.com/roce-cni/roce-cni/pkg/cluster/agent"
+	"github.com/roce-cni/roce-cni/pkg/cluster/fleet"
 )
 
 // TellHealed writes an Event of a pod, or of the node if no pod is named. policy.yaml requires
 // that it names the node.
-func (a *API) TellHealed(ctx context.Context, node string, h agent.Healed) error {
+func (a *API) TellHealed(ctx context.Context, node string, h fleet.Healed) error {
 	about := core.ObjectReference{APIVersion: "v1", Kind: "Pod", Namespace: h.Namespace, Name: h.Pod, UID: types.UID(h.UID)}
 	if h.Pod == "" { // as kubelet does
 		about = core.ObjectReference{APIVersion: "v1", Kind: "Node", Name: node, UID: types.UID(node)}
