@@ -14,6 +14,7 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"time"
 
 	"github.com/google/go-cmp/cmp"
 	"golang.org/x/sys/unix"
@@ -157,6 +158,20 @@ func TestHealingThatIsOffHasNoSocket(t *testing.T) {
 	out, err := exec.Command("readlink", links...).Output()
 	if err != nil || strings.Contains(string(out), "socket:") || strings.Contains(string(out), "inotify") {
 		t.Errorf("readlink: %v\n%s\nwant no socket", err, out)
+	}
+}
+
+// A healer that is told to stop does, and needs no SIGKILL.
+func TestHealingEndsWithSIGTERM(t *testing.T) {
+	t.Parallel()
+	h := newWorld(t, 1).healing(t, "routes")
+	if err := h.Process.Signal(unix.SIGTERM); err != nil {
+		t.Fatal(err)
+	}
+	late := time.AfterFunc(cnitest.Patience, func() { _ = h.Process.Kill() })
+	defer late.Stop()
+	if err := h.Wait(); err != nil {
+		t.Errorf("after SIGTERM: %v, want success", err)
 	}
 }
 

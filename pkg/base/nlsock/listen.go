@@ -5,6 +5,7 @@ package nlsock
 
 import (
 	"encoding/binary"
+	"fmt"
 	"os"
 	"syscall"
 
@@ -65,11 +66,11 @@ func (l *Listener) Next() (nsid int32, msgs []syscall.NetlinkMessage, err error)
 		n, oobn, _, _, failed = unix.Recvmsg(int(fd), l.buf, oob, unix.MSG_DONTWAIT)
 		return failed != unix.EAGAIN && failed != unix.EINTR
 	})
-	if err == nil {
-		err = failed
+	if err != nil { // nothing else ends it, and package os does not say that by its own error
+		return 0, nil, fmt.Errorf("%w (%w)", os.ErrClosed, err)
 	}
-	if err != nil {
-		return 0, nil, err
+	if failed != nil {
+		return 0, nil, failed
 	}
 	msgs, err = syscall.ParseNetlinkMessage(l.buf[:n])
 	return nsidOf(oob[:oobn]), msgs, err
