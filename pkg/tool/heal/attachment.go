@@ -38,6 +38,7 @@ const never = time.Duration(-1)
 type state struct {
 	due    time.Duration // when it is looked at, or never
 	pause  pace.Pause    // it is not looked at before
+	looked time.Duration // when it was last looked at
 	healed time.Duration // when it was last healed, 0: never
 	stuck  bool          // it could not be made whole
 	said   string        // the last error

@@ -271,8 +271,9 @@ func (h *Healer) Note(e Event) {
 		if !a.concerns(e) {
 			continue
 		}
-		if e.Link != "" && e.NSID == own { // its NIC may be back
-			a.pause.Until = 0
+		// Its NIC may be back. Only then: a pod can flap the links of the host too.
+		if e.Link != "" && e.NSID == own && len(a.blames) > 0 {
+			a.pause.Until = min(a.pause.Until, a.looked+again)
 		}
 		h.want(a, quiet)
 	}
@@ -280,7 +281,7 @@ func (h *Healer) Note(e Event) {
 
 // heal looks at an attachment, and makes again what it has lost.
 func (h *Healer) heal(ctx context.Context, a *attachment) {
-	h.set(a, func(a *attachment) { a.due = never }) // a change from now on is another reason to look
+	h.set(a, func(a *attachment) { a.due, a.looked = never, h.Clock.Now() }) // a change from now on is another reason to look
 	// A call of the runtime may work on the container for long. It is not waited for.
 	release, free, err := h.Records.TryLock(ctx, a.at.ContainerID)
 	if err != nil || !free {
@@ -295,7 +296,9 @@ func (h *Healer) heal(ctx context.Context, a *attachment) {
 	switch {
 	case errors.Is(err, record.ErrNotExist), errors.Is(err, kernel.ErrNetnsGone): // DEL, or GC, does the rest
 		h.forget(a.at)
-	case cnierr.CodeOf(err) == cnierr.TryAgain || ctx.Err() != nil:
+	case ctx.Err() != nil: // its pod may have made it slow: others come first
+		h.done(a, nil, nil)
+	case cnierr.CodeOf(err) == cnierr.TryAgain:
 		h.set(a, func(a *attachment) { a.due = h.Clock.Now() + again })
 	case len(lost) == 0 && err == nil:
 		h.set(a, func(a *attachment) { a.intact(h.Clock.Now() + again) })
@@ -325,7 +328,10 @@ func (h *Healer) mayRepair(a *attachment) bool {
 	}
 	wait := r.Delay()
 	r.Cancel()
-	h.set(a, func(a *attachment) { a.due = h.Clock.Now() + wait })
+	h.set(a, func(a *attachment) {
+		a.pause.Until = h.Clock.Now() + wait
+		a.due = a.pause.Until
+	})
 	return false
 }
 

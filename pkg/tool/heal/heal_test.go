@@ -208,6 +208,30 @@ func TestAnErrorOfANICIsToldOnceAndEndsWithTheNIC(t *testing.T) {
 	})
 }
 
+// A program of a pod can flap its end of a pair, and flags of the NIC. It has the healer look
+// sooner if the NIC stands in the way of the repair, and then not all the time.
+func TestLinksThatFlapAreNotLookedAtAllTheTime(t *testing.T) {
+	t.Parallel()
+	for code, most := range map[cnierr.Code]int{cnierr.BadParent: 2 * int(10*time.Minute/pause), cnierr.Damaged: 10} {
+		synctest.Test(t, func(t *testing.T) {
+			m := newMachine(t, 1)
+			synctest.Wait()
+			m.nic = cnierr.New(code, "select master", "r0", "", "it is not well")
+			m.damage(container(0))
+			m.tells(container(0))
+			before := m.looks
+			for range 10 * 60 * 10 {
+				m.Note(Event{Changed: rtnl.Changed{NSID: own, Link: "r0"}})
+				time.Sleep(100 * time.Millisecond)
+			}
+			synctest.Wait()
+			if n := m.looks - before; n > most {
+				t.Errorf("error %d: %d looks in ten minutes, want at most %d", code, n, most)
+			}
+		})
+	}
+}
+
 // Lost messages are a reason to look at all, and not all the time.
 func TestLostMessagesAreFewSweeps(t *testing.T) {
 	t.Parallel()
