@@ -30,13 +30,13 @@ const settingsEvery = 30 * time.Second
 func healCommand(node *nodeFlags) *cobra.Command {
 	return &cobra.Command{
 		Use:   "heal",
-		Short: "Make again what pods lose, when they lose it, until it is stopped",
-		Long: `Make again what the attachments of this node's pods lose, when they lose it, until it is
+		Short: "Repair what pods lose as soon as they lose it, until it is stopped",
+		Long: `Repair what the attachments of this node's pods lose as soon as they lose it, until it is
 stopped. The kernel tells of changes in the pods and of their NICs; all attachments are
 looked at every five minutes too. It does what "rocectl repair --yes" does for attachments,
 and never changes what another program has made.
 
-What it makes again is "heal" in the settings of the node (/etc/roce/node.json):
+What it repairs is "heal" in the settings of the node (/etc/roce/node.json):
 
     routes   routes, ip rules, sysctls and neighbours (the default)
     all      also addresses, after a conflict probe, links, and GID indexes
