@@ -146,7 +146,11 @@ func Transact(file *os.File, m Mode, fn func(*Tx) error) (err error) {
 // allocate gives a file its reserve behind an end. Where that is not possible, as on NFS, there
 // is none.
 func allocate(file *os.File, end int64) error {
-	if err := unix.Fallocate(int(file.Fd()), 0, end, reserve); errors.Is(err, unix.ENOSPC) {
+	err := unix.EINTR // by a signal of the Go runtime: nothing is allocated then (shmem_fallocate)
+	for err == unix.EINTR {
+		err, _ = unix.Fallocate(int(file.Fd()), 0, end, reserve).(unix.Errno)
+	}
+	if err == unix.ENOSPC {
 		return &os.PathError{Op: "write", Path: file.Name(), Err: err}
 	}
 	return nil
