@@ -31,17 +31,22 @@ type machine struct {
 
 	mu       sync.Mutex
 	damaged  map[conf.Attachment]bool
-	nic      error // stands in the way of each repair
+	nic      error           // stands in the way of each repair
+	slow     conf.Attachment // a look at it does not end in time
 	looks    int
 	repaired []time.Duration // when
 	after    func(conf.Attachment)
 }
 
-func (m *machine) Lost(_ context.Context, at conf.Attachment) (plan.Ops, error) {
+func (m *machine) Lost(ctx context.Context, at conf.Attachment) (plan.Ops, error) {
 	m.mu.Lock()
-	defer m.mu.Unlock()
 	m.looks++
-	if m.damaged[at] {
+	slow, damaged := at == m.slow, m.damaged[at]
+	m.mu.Unlock()
+	if slow {
+		<-ctx.Done()
+	}
+	if damaged {
 		return plan.InPod(plan.Rule{}), nil
 	}
 	return nil, nil
@@ -230,6 +235,24 @@ func TestLinksThatFlapAreNotLookedAtAllTheTime(t *testing.T) {
 			}
 		})
 	}
+}
+
+// A pod can have so many routes that a look at it takes long.
+func TestAnAttachmentThatIsSlowLeavesTimeForTheOthers(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		m := newMachine(t, 1)
+		m.mu.Lock()
+		m.slow = container(0)
+		m.mu.Unlock()
+		time.Sleep(time.Hour + time.Minute)
+		synctest.Wait()
+		m.mu.Lock()
+		defer m.mu.Unlock()
+		if m.looks > 20 {
+			t.Errorf("%d looks in an hour, each of %v", m.looks, patience)
+		}
+	})
 }
 
 // Lost messages are a reason to look at all, and not all the time.
