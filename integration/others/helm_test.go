@@ -162,16 +162,16 @@ func TestTheValuesReachTheirPlaces(t *testing.T) {
 		t.Fatal(err)
 	}
 	for part, times := range map[string]int{
-		"image: mirror.example.org/roce-cni:v9\n":                                3,
+		"image: mirror.example.org/roce-cni:v9\n":                                4,
 		"image: mirror.example.org/mellanox/k8s-rdma-shared-dev-plugin:v1.5.3\n": 1,
-		"image: ":                     4,
-		"example.org/gpu: \"true\"\n": 2,
+		"image: ":                     5,
+		"example.org/gpu: \"true\"\n": 3,
 		"path: /usr/libexec/cni\n":    1,
 		"replicas: 3\n":               1,
 		"- --service-cluster-ip-range=10.96.0.0/12,fd00:96::/108\n": 1,
 		"- --lldp\n":               1,
-		"- NET_RAW\n":              1,
-		"- name: pull\n":           3,
+		"- NET_RAW\n":              2,
+		"- name: pull\n":           4,
 		"namespace: roce-cni\n":    0,
 		"namespace: kube-system\n": 0,
 	} {
