@@ -51,7 +51,7 @@ const contained = "mount --bind /proc/sys /proc/sys; mount -o remount,bind,ro /p
 func (n *node) healing(t testing.TB, level string) *healer {
 	t.Helper()
 	n.heal = level
-	h := &healer{Cmd: exec.Command("unshare", "--mount", "sh", "-ec", contained+filepath.Join(programs, "rocectl")+" heal")}
+	h := &healer{Cmd: exec.Command("unshare", "--mount", "--propagation", "slave", "sh", "-ec", contained+filepath.Join(programs, "rocectl")+" heal")}
 	h.Stderr = h
 	if err := n.enter(h.Start); err != nil {
 		t.Fatal(err)
