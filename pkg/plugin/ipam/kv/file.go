@@ -146,11 +146,11 @@ func Transact(file *os.File, m Mode, fn func(*Tx) error) (err error) {
 // allocate gives a file its reserve behind an end. Where that is not possible, as on NFS, there
 // is none.
 func allocate(file *os.File, end int64) error {
-	err := unix.EINTR // by a signal of the Go runtime: nothing is allocated then (shmem_fallocate)
-	for err == unix.EINTR {
-		err, _ = unix.Fallocate(int(file.Fd()), 0, end, reserve).(unix.Errno)
+	err := unix.Fallocate(int(file.Fd()), 0, end, reserve)
+	for errors.Is(err, unix.EINTR) { // a signal of the Go runtime: nothing is allocated then (shmem_fallocate)
+		err = unix.Fallocate(int(file.Fd()), 0, end, reserve)
 	}
-	if err == unix.ENOSPC {
+	if errors.Is(err, unix.ENOSPC) {
 		return &os.PathError{Op: "write", Path: file.Name(), Err: err}
 	}
 	return nil
