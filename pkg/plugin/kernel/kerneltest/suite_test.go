@@ -181,7 +181,7 @@ func variants(container conf.ContainerID) plan.Ops {
 		case plan.Child:
 			k.MTU, k.MAC[5] = 1400, 9
 			other := k
-			other.Mark = "other"
+			other.Mark = "other " + string(container) // Undo looks for it in the namespaces of all tests
 			ops = append(ops, plan.InPod(k, other, plan.Child{Name: k.Name, Parent: "nic0", Mark: other.Mark, Mode: conf.Bridge, MTU: 1500, MAC: conf.MAC{2, 0, 0, 0, 0, 5}})...)
 		case plan.Route:
 			if k.Via.IsValid() {
