@@ -43,7 +43,7 @@ func TestTheNetworkOfTheNodesReportsServesTheirPods(t *testing.T) {
 	for _, name := range names {
 		for i, distance := range []string{"PIX", "PXB", "PHB", "NODE", "SYS"} {
 			want := fmt.Sprintf("%s %d r%d rxe%d/1 ACTIVE - 9000 ", name, i, i, i)
-			if line := lineWith(rails, want); !strings.Contains(line, " GPU0 "+distance+" 1af4:1041 virtio_net ") {
+			if line := lineWith(rails, want); !strings.Contains(line, " GPU0 "+distance+" 1af4:1041 ") {
 				t.Errorf("%q is not followed by GPU0 %s in\n%s", want, distance, rails)
 			}
 		}
