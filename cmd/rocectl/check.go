@@ -122,7 +122,7 @@ func check(ctx context.Context, n attach.Node, keys []conf.Attachment) ([]findin
 			continue
 		}
 		wrong++
-		for _, e := range cli.Each(err) {
+		for _, e := range cnierr.Each(err) {
 			out = append(out, problemOf(of, e))
 		}
 	}

@@ -56,12 +56,11 @@ and folders. It opens no port and needs no API server. You may stop or kill it a
 			defer stop()
 			log := slog.New(slog.NewTextHandler(cmd.ErrOrStderr(), nil))
 			for ctx.Err() == nil {
-				s, err := settings.Load(settingsFile)
+				level, err := healLevel()
 				if err != nil {
 					log.Error("nothing is healed before the settings of the node are correct", "error", err)
-					s.Heal = settings.HealOff
 				}
-				if err := healAs(ctx, cmd.ErrOrStderr(), node, s.Heal); err != nil {
+				if err := healAs(ctx, cmd.ErrOrStderr(), log, node, level); err != nil {
 					return err
 				}
 			}
@@ -71,8 +70,7 @@ and folders. It opens no port and needs no API server. You may stop or kill it a
 }
 
 // healAs heals until the context ends, or the settings are others.
-func healAs(ctx context.Context, w io.Writer, node *nodeFlags, level settings.Heal) error {
-	log := slog.New(slog.NewTextHandler(w, nil))
+func healAs(ctx context.Context, w io.Writer, log *slog.Logger, node *nodeFlags, level settings.Heal) error {
 	log.Info("healing", "heal", level)
 	ctx, stop := context.WithCancel(ctx)
 	defer stop()
@@ -109,14 +107,19 @@ func healAs(ctx context.Context, w io.Writer, node *nodeFlags, level settings.He
 	return nil
 }
 
-// changed waits until the settings are others. Settings with a fault count as off.
+// healLevel returns the level of the settings. Settings with a fault count as off.
+func healLevel() (settings.Heal, error) {
+	s, err := settings.Load(settingsFile)
+	if err != nil {
+		return settings.HealOff, err
+	}
+	return s.Heal, nil
+}
+
+// changed waits until the settings are others.
 func changed(ctx context.Context, level settings.Heal) {
 	for plugin.Wait(ctx, settingsEvery) == nil {
-		s, err := settings.Load(settingsFile)
-		if err != nil {
-			s.Heal = settings.HealOff
-		}
-		if s.Heal != level {
+		if now, _ := healLevel(); now != level { // a fault is logged when it begins to count
 			return
 		}
 	}

@@ -143,7 +143,7 @@ func repairAttachments(ctx context.Context, w io.Writer, records record.Store, k
 // error.
 func labelled(name string, err error) []error {
 	var out []error
-	for _, e := range cli.Each(err) {
+	for _, e := range cnierr.Each(err) {
 		out = append(out, fmt.Errorf("%s: %w", name, e))
 	}
 	return out

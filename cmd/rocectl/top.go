@@ -19,6 +19,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/roce-cni/roce-cni/cmd/internal/cli"
+	"github.com/roce-cni/roce-cni/cmd/internal/plugin"
 	"github.com/roce-cni/roce-cni/pkg/base/cnierr"
 	"github.com/roce-cni/roce-cni/pkg/plugin/rdma"
 	"github.com/roce-cni/roce-cni/pkg/tool/report"
@@ -77,8 +78,8 @@ func (t *top) once(ctx context.Context) error {
 	if _, err := t.look(ctx); err != nil {
 		return err
 	}
-	if !wait(ctx, time.Second) {
-		return nil
+	if plugin.Wait(ctx, time.Second) != nil {
+		return nil // the user has stopped it
 	}
 	uses, err := t.look(ctx)
 	if err != nil {
@@ -101,19 +102,9 @@ func (t *top) run(ctx context.Context) error {
 		if err := t.write(t.out, uses); err != nil {
 			return err
 		}
-		if !wait(ctx, 2*time.Second) {
+		if plugin.Wait(ctx, 2*time.Second) != nil {
 			return nil
 		}
-	}
-}
-
-// wait says whether the time is over, and not the context.
-func wait(ctx context.Context, d time.Duration) bool {
-	select {
-	case <-ctx.Done():
-		return false
-	case <-time.After(d):
-		return true
 	}
 }
 

@@ -69,7 +69,7 @@ func unknownVerb(called *cobra.Command) error {
 // errors, but no StatusError.
 func PrintError(w io.Writer, called *cobra.Command, err error) {
 	program := called.Root().Name()
-	for _, err := range Each(err) {
+	for _, err := range cnierr.Each(err) {
 		if errors.As(err, new(StatusError)) {
 			continue
 		}
@@ -88,17 +88,4 @@ func PrintError(w io.Writer, called *cobra.Command, err error) {
 			fmt.Fprintln(w, report.Printable(strings.TrimSuffix(line, "\n"))) // a pod may have chosen names in it
 		}
 	}
-}
-
-// Each returns the errors that are joined in err.
-func Each(err error) []error {
-	joined, ok := err.(interface{ Unwrap() []error })
-	if !ok {
-		return []error{err}
-	}
-	var out []error
-	for _, err := range joined.Unwrap() {
-		out = append(out, Each(err)...)
-	}
-	return out
 }

@@ -54,6 +54,19 @@ func (e *Error) Error() string {
 // Unwrap returns the cause.
 func (e *Error) Unwrap() error { return e.Err }
 
+// Each returns the errors that are joined in err, however deep; err itself if none is.
+func Each(err error) []error {
+	joined, ok := err.(interface{ Unwrap() []error })
+	if !ok {
+		return []error{err}
+	}
+	var out []error
+	for _, e := range joined.Unwrap() {
+		out = append(out, Each(e)...)
+	}
+	return out
+}
+
 // In says of an error, and of each that is joined in it, to which object it
 // happened. Codes and hints stay. Nil stays nil.
 func In(op, subject string, err error) error {

@@ -150,21 +150,17 @@ func examineOps(ctx context.Context, x plan.Executor, ops plan.Ops, told map[con
 
 // divide divides the findings of a check into damage and what others have changed.
 func divide(err error) (damage, changed []error) {
-	if joined, ok := err.(interface{ Unwrap() []error }); ok {
-		for _, e := range joined.Unwrap() {
-			d, c := divide(e)
-			damage, changed = append(damage, d...), append(changed, c...)
+	for _, e := range cnierr.Each(err) {
+		var c *kernel.ChangedError
+		switch {
+		case e == nil:
+		case errors.As(e, &c):
+			changed = append(changed, e)
+		default:
+			damage = append(damage, e)
 		}
-		return damage, changed
 	}
-	var c *kernel.ChangedError
-	switch {
-	case err == nil:
-		return nil, nil
-	case errors.As(err, &c):
-		return nil, []error{err}
-	}
-	return []error{err}, nil
+	return damage, changed
 }
 
 // Status says why an ADD of the network would fail now, whatever the pod:

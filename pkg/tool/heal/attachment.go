@@ -129,7 +129,7 @@ func (h *Healer) done(a *attachment, did plan.Ops, err error) {
 func (h *Healer) complain(a *attachment, err error) {
 	a.blames = nil
 	var mine []error
-	for _, e := range each(err) {
+	for _, e := range cnierr.Each(err) {
 		if !ofNIC(e) {
 			mine = append(mine, e)
 			continue
@@ -170,19 +170,6 @@ func (h *Healer) forgive() {
 func ofNIC(err error) bool {
 	return errors.As(err, new(*rdma.MovedError)) ||
 		slices.Contains([]cnierr.Code{cnierr.BadParent, cnierr.NoRDMA, cnierr.RDMAHeld}, cnierr.CodeOf(err))
-}
-
-// each returns the errors that were joined.
-func each(err error) []error {
-	joined, ok := err.(interface{ Unwrap() []error })
-	if !ok {
-		return []error{err}
-	}
-	var out []error
-	for _, e := range joined.Unwrap() {
-		out = append(out, each(e)...)
-	}
-	return out
 }
 
 // tell notes what was made again.
