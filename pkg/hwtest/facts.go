@@ -27,18 +27,26 @@ type watch struct {
 	port uint32
 }
 
-// open opens the device of a port. The caller must Close it.
-func (v view) open(p nic.Port) (watch, error) {
-	own := files(v, p.Device.Name)
-	if len(own) == 0 {
-		return watch{}, errors.New("it has no device file: modprobe ib_uverbs")
+// open opens the device of a port. The caller must Close it, if there is no finding that says
+// why it cannot be opened.
+func (v view) open(p nic.Port) (w watch, why *report.Finding) {
+	if v.system.Exclusive {
+		return w, new(cannotTell(p.String(), sharedOnly, "rdma system set netns shared"))
 	}
-	d, err := uverbs.Open(path.Join("/dev/infiniband", own[0]))
-	return watch{d, p.Number}, err
+	own := files(v, p.Device.Name)
+	err := errors.New("it has no device file: modprobe ib_uverbs")
+	if len(own) > 0 {
+		w.port = p.Number
+		w.Device, err = uverbs.Open(path.Join("/dev/infiniband", own[0]))
+	}
+	if err != nil {
+		return w, new(unread(p.String(), err))
+	}
+	return w, nil
 }
 
-// unopened returns the finding for a device that cannot be opened.
-func unopened(of string, err error) report.Finding {
+// unread returns the finding for a device that tells nothing.
+func unread(of string, err error) report.Finding {
 	return cannotTell(of, err.Error(), "a driver that gives a context to a program without its library")
 }
 
@@ -81,12 +89,9 @@ const several = 8
 // events counts what a program is told while pods come and go.
 func (s *scene) events(ctx context.Context) []report.Finding {
 	of := s.port.String()
-	if s.v.system.Exclusive {
-		return []report.Finding{cannotTell(of, sharedOnly, "rdma system set netns shared")}
-	}
-	w, err := s.v.open(s.port)
-	if err != nil {
-		return []report.Finding{unopened(of, err)}
+	w, why := s.v.open(s.port)
+	if why != nil {
+		return []report.Finding{*why}
 	}
 	defer w.Close()
 	var set, unset []step
@@ -139,12 +144,9 @@ func (s *scene) events(ctx context.Context) []report.Finding {
 // come and gone.
 func (p *pod) query(ctx context.Context, v view) []report.Finding {
 	of := p.ports[0].String()
-	if v.system.Exclusive {
-		return []report.Finding{cannotTell(of, sharedOnly, "rdma system set netns shared")}
-	}
-	w, err := v.open(p.ports[0])
-	if err != nil {
-		return []report.Finding{unopened(of, err)}
+	w, why := v.open(p.ports[0])
+	if why != nil {
+		return []report.Finding{*why}
 	}
 	defer w.Close()
 	a := []netip.Addr{netip.AddrFrom4([4]byte{198, 18, 254, 2})}
@@ -157,6 +159,7 @@ func (p *pod) query(ctx context.Context, v view) []report.Finding {
 		{"with one more address", step{rtnl.AddAddress, alone(a[0]), a, nil}},
 		{"after its end", step{rtnl.DeleteAddress, alone(a[0]), nil, a}},
 	} {
+		var err error
 		if c.step.how != nil {
 			_, err = p.steps(ctx, []step{c.step})
 		}
@@ -238,24 +241,21 @@ const addresses = 100
 // times measures how long entries take to come and to go.
 func (p *pod) times(ctx context.Context, v view) report.Finding {
 	of := p.ports[0].String()
-	if v.system.Exclusive {
-		return cannotTell(of, sharedOnly, "rdma system set netns shared")
-	}
-	w, err := v.open(p.ports[0])
-	if err != nil {
-		return unopened(of, err)
+	w, why := v.open(p.ports[0])
+	if why != nil {
+		return *why
 	}
 	defer w.Close()
 	table, err := w.Table(w.port)
 	if err != nil {
-		return unopened(of, err)
+		return unread(of, err)
 	}
 	each := 1 // event for an address
 	if slices.ContainsFunc(table, func(e uverbs.Entry) bool { return e.Type == rdma.RoCEv1 }) {
 		each = 2
 	}
 	if _, err := w.rest(); err != nil { // of what came before
-		return unopened(of, err)
+		return unread(of, err)
 	}
 	var took [2][]time.Duration // of its entry, and of its end
 	err = p.onLink(ctx, func(c *rtnl.Conn, link int32) error {

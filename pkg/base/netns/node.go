@@ -104,6 +104,16 @@ func Find(path string, id ID) string {
 	return ""
 }
 
+// Inode returns the inode of the network namespace of a process, by the folder of the process
+// in a file system, such as "1" in procfs. Errors: fs.ErrNotExist if it has ended.
+func Inode(in fs.FS, process string) (ino uint64, err error) {
+	target, err := fs.ReadLink(in, process+"/ns/net")
+	if err == nil {
+		_, err = fmt.Sscanf(target, "net:[%d]", &ino)
+	}
+	return ino, err
+}
+
 // ByProcess returns the procfs of a path such as /proc/PID/ns/net or
 // /proc/PID/task/TID/ns/net, which names a namespace by a process or a thread. Some runtimes
 // give such paths.

@@ -6,7 +6,6 @@ package rdma
 import (
 	"context"
 	"fmt"
-	"io/fs"
 	"slices"
 	"strings"
 
@@ -69,7 +68,7 @@ func (s *Subsystem) user(q nldev.Resource, in netns.ID) string {
 	case q.Module != "":
 		return "the kernel's " + q.Module
 	case in != netns.ID{}:
-		if target, err := fs.ReadLink(s.c.Proc, pid+"/ns/net"); err != nil || target != fmt.Sprintf("net:[%d]", in.Ino) {
+		if ino, err := netns.Inode(s.c.Proc, pid); err != nil || ino != in.Ino {
 			return ""
 		}
 	case q.PID == 0:

@@ -7,7 +7,6 @@ import (
 	"cmp"
 	"context"
 	"fmt"
-	"io/fs"
 	"path"
 	"slices"
 	"strconv"
@@ -15,6 +14,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/roce-cni/roce-cni/pkg/base/netns"
 	"github.com/roce-cni/roce-cni/pkg/plugin/conf"
 	"github.com/roce-cni/roce-cni/pkg/plugin/kernel/rtnl"
 	"github.com/roce-cni/roce-cni/pkg/plugin/plan"
@@ -76,13 +76,9 @@ func (n Node) taggedFrames(ctx context.Context) []report.Finding {
 func (n Node) processes() (out map[uint64][]string, hidden error) {
 	out = map[uint64][]string{}
 	for _, name := range n.files("proc/[0-9]*/status") {
-		link, err := fs.ReadLink(n.Root, path.Join(path.Dir(name), "ns/net"))
+		ns, err := netns.Inode(n.Root, path.Dir(name))
 		if isNotExist(err) {
 			continue // it has ended
-		}
-		var ns uint64
-		if err == nil {
-			_, err = fmt.Sscanf(link, "net:[%d]", &ns)
 		}
 		if err != nil {
 			hidden = err

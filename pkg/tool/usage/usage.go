@@ -126,7 +126,7 @@ func (n Node) Read(ctx context.Context) ([]Use, error) {
 		n.Dial = nldev.Dial
 	}
 	r := read{Node: n, processes: map[uint32]Process{}}
-	r.host = r.inode("self")
+	r.host, _ = netns.Inode(n.Proc, "self") // without it no process is one of the host
 	if err := r.devices(ctx, func(fn func() error) error { return fn() }); err != nil {
 		return nil, err
 	}
@@ -268,21 +268,9 @@ func (r *read) process(pid uint32) Process {
 	p, known := r.processes[pid]
 	if !known && pid != 0 {
 		comm, _ := fs.ReadFile(r.Proc, fmt.Sprintf("%d/comm", pid)) // it may have ended
-		p = Process{PID: pid, Comm: strings.TrimSpace(string(comm)), Netns: r.inode(fmt.Sprint(pid))}
+		ino, _ := netns.Inode(r.Proc, fmt.Sprint(pid))
+		p = Process{PID: pid, Comm: strings.TrimSpace(string(comm)), Netns: ino}
 		r.processes[pid] = p
 	}
 	return p
-}
-
-// inode returns that of the network namespace of a process, 0 if it has ended.
-func (r *read) inode(pid string) uint64 {
-	var ino uint64
-	target, err := fs.ReadLink(r.Proc, pid+"/ns/net")
-	if err == nil {
-		_, err = fmt.Sscanf(target, "net:[%d]", &ino)
-	}
-	if err != nil {
-		return 0
-	}
-	return ino
 }
