@@ -7,19 +7,58 @@
  *
  * rdma_dev_change_netns() refuses a device that has no disassociate_ucontext
  * (EOPNOTSUPP), because the device is taken from processes that have it open.
- * rdma_rxe has none, though it maps no hardware into processes, so that there
- * is nothing to do in it. The operation points into this module: it must stay
- * loaded, so it has no exit.
+ * rdma_rxe has none. It maps no hardware into processes, but the queues, and a
+ * mapping reads the context when it ends (rxe_mmap_release), which is freed by
+ * then: the process spins or crashes in the kernel when it exits. So the
+ * mappings end here, as uverbs_user_mmap_disassociate() does for drivers that
+ * map hardware. The operations point into this module: it must stay loaded, so
+ * it has no exit.
  */
+#include <linux/mm.h>
 #include <linux/module.h>
+#include <linux/sched/mm.h>
+#include <linux/sched/signal.h>
 #include <rdma/ib_verbs.h>
 
-static void nothing_to_take(struct ib_ucontext *context)
+static const struct vm_operations_struct taken;
+
+static void take_from(struct mm_struct *mm, struct ib_ucontext *context)
 {
+	struct vm_area_struct *vma;
+	VMA_ITERATOR(vmi, mm, 0);
+
+	mmap_write_lock(mm);
+	for_each_vma(vmi, vma) {
+		if (!vma->vm_file || vma->vm_file->private_data != context->ufile || vma->vm_ops == &taken)
+			continue;
+		vma->vm_ops->close(vma);
+		vma->vm_ops = &taken;
+	}
+	mmap_write_unlock(mm);
+}
+
+static void disassociate(struct ib_ucontext *context)
+{
+	struct mm_struct *mms[64];
+	struct task_struct *p;
+	int n = 0;
+
+	rcu_read_lock();
+	for_each_process(p) {
+		struct mm_struct *mm = get_task_mm(p);
+
+		if (mm && !WARN_ON(n == ARRAY_SIZE(mms)))
+			mms[n++] = mm;
+	}
+	rcu_read_unlock();
+	while (n--) {
+		take_from(mms[n], context);
+		mmput(mms[n]);
+	}
 }
 
 static const struct ib_device_ops ops = {
-	.disassociate_ucontext = nothing_to_take,
+	.disassociate_ucontext = disassociate,
 };
 
 /* Called for each device there is, and for each that comes. */
