@@ -17,12 +17,13 @@ import (
 )
 
 // maxAttempts is how many attempts in a row may end because another machine has an
-// address, before ADD gives up.
+// address, or because a promised GID index moved, before ADD gives up.
 const maxAttempts = 3
 
 // Add makes an attachment and returns what to tell the runtime. If the whole attachment
 // exists already, Add changes nothing and returns the same result again. If another host
-// has one of the addresses, Add tries again with others, at most three times.
+// has one of the addresses, Add tries again with others, at most three times, and so it does
+// with the same addresses if promised GID indexes moved meanwhile.
 //
 //   - After an error there is no link, rule, route, lease or record of the attachment.
 //   - If the undo failed too, the error says so: lease and record stay, and DEL finishes.

@@ -246,24 +246,36 @@ func TestFillersGiveWayToPods(t *testing.T) {
 	}
 }
 
-// An entry moves when the NIC gets its address again.
-func TestAPromisedIndexThatMovesDuringADDIsAnError(t *testing.T) {
+// An entry moves when the NIC gets its address again, as after a failover of a bond.
+func TestADDIsMadeAgainIfAPromisedIndexMoves(t *testing.T) {
 	t.Parallel()
-	w := newPromisedWorld(t)
-	w.fake.Pod(podPath("c1"))
-	w.before = func(op plan.Op, _ bool) error {
-		for g := range plan.All[plan.GID](plan.Ops{op}) {
-			if table := w.hca.tables.of(g.Device); g.Device.Link == "ens1" {
-				at, free := table.index(g.Targets[0].Addr), slices.Index(table.entries, gidEntry{})
-				table.entries[at], table.entries[free] = table.entries[free], table.entries[at]
+	for times := range 4 {
+		w := newPromisedWorld(t)
+		w.fake.Pod(podPath("c1"))
+		moves := times
+		w.before = func(op plan.Op, _ bool) error {
+			for g := range plan.All[plan.GID](plan.Ops{op}) {
+				if table := w.hca.tables.of(g.Device); g.Device.Link == "ens1" && moves > 0 {
+					at, free := table.index(g.Targets[0].Addr), slices.Index(table.entries, gidEntry{})
+					table.entries[at], table.entries[free] = table.entries[free], table.entries[at]
+					moves--
+				}
 			}
+			return nil
 		}
-		return nil
+		_, err := w.node().Add(ctx, w.request("c1", "net1", ""))
+		if times < 3 {
+			if err != nil {
+				t.Fatalf("moved %d times: %v", times, err)
+			}
+			w.mustBeEqual("c1")
+			continue
+		}
+		if cnierr.CodeOf(err) != cnierr.NoGID {
+			t.Errorf("got %v, want code %d", err, cnierr.NoGID)
+		}
+		w.mustBeEmpty("after ADD")
 	}
-	if _, err := w.node().Add(ctx, w.request("c1", "net1", "")); cnierr.CodeOf(err) != cnierr.NoGID {
-		t.Errorf("got %v, want code %d", err, cnierr.NoGID)
-	}
-	w.mustBeEmpty("after ADD")
 }
 
 // TestAKillBetweenFillersHarmsNoPod kills an ADD before each of its operations. In turn, the

@@ -20,17 +20,18 @@ import (
 	"github.com/roce-cni/roce-cni/pkg/plugin/record"
 )
 
-// another returns whether another attempt gets other addresses, because other machines
-// have some of rec's. It puts these into quarantine. It does nothing if there are none, or
-// if something of ours is left in the kernel. The error is cause, with what else went
-// wrong.
+// another returns whether another attempt can succeed: with other addresses, because other
+// machines have some of rec's, which it puts into quarantine, or with the same addresses,
+// because promised GID indexes moved, as they do when a bond fails over. There is no other
+// attempt if something of ours is left in the kernel. The error is cause, with what else
+// went wrong.
 func (n Node) another(ctx context.Context, req conf.Request, claim *lease.Claim, heard answers, rec record.Record, cause error) (again bool, err error) {
 	taken := inUse(req, rec.Plan, cause)
 	if all := n.answersAll(heard, taken); all != nil {
 		return false, errors.Join(all, cause)
 	}
 	if len(taken) == 0 || undoFailed(cause) {
-		return false, cause
+		return errors.Is(cause, errIndexesMoved) && !undoFailed(cause), cause
 	}
 	targets := make([]plan.Target, 0, len(taken))
 	for _, t := range taken {

@@ -76,10 +76,13 @@ func (p *pod) undo(ctx context.Context, ops plan.Ops) error {
 	return ops.Undo(ctx, p)
 }
 
+// errIndexesMoved is the cause of an error about promised GID indexes that were equal, and
+// are not any more.
+var errIndexesMoved = errors.New("the indexes changed while the pod was made")
+
 // compareGIDs logs the GID indexes of an attachment if they differ from rail to rail.
 // They differ when other users of a NIC have entries in its GID table. If the
-// configuration promises equal indexes, it is an error: they were equal, and something
-// has moved them.
+// configuration promises equal indexes, it is an error with errIndexesMoved.
 func (n Node) compareGIDs(rec record.Record) error {
 	var rails []string
 	var indexes [][]int
@@ -97,7 +100,7 @@ func (n Node) compareGIDs(rec record.Record) error {
 	}
 	for range plan.All[plan.Align](rec.Plan.Ops) {
 		return cnierr.New(cnierr.NoGID, align.Action, string(rec.IfName), "look at the NICs: the runtime tries again",
-			"the indexes changed while the pod was made: %s", strings.Join(rails, ", "))
+			"%w: %s", errIndexesMoved, strings.Join(rails, ", "))
 	}
 	n.Log.Warn("GID indexes differ between rails: set rdma.gidIndex to equal, or use rocectl env, which prints settings that need no common index",
 		"container", rec.ContainerID, "indexes", strings.Join(rails, ", "))
