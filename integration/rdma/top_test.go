@@ -6,7 +6,6 @@ package rdma
 import (
 	"encoding/json"
 	"fmt"
-	"slices"
 	"strings"
 	"testing"
 
@@ -78,31 +77,4 @@ func TestSharedTopCountsEachPod(t *testing.T) {
 	}
 	one.mustDel()
 	two.mustDel()
-}
-
-// TestSharedGIDsNamesWhoHasNoRecord: rocectl gids names the namespace of an entry without a
-// record, and a program there that has a queue pair, also when its address is gone.
-func TestSharedGIDsNamesWhoHasNoRecord(t *testing.T) {
-	n := newNode(t, "shared")
-	other := n.pod()
-	run(t, "ip", "link", "add", "link", "r0", "name", "net1", "netns", other.Name, "type", "macvlan", "mode", "bridge")
-	run(t, "ip", "-n", other.Name, "link", "set", "net1", "up")
-	run(t, "ip", "-n", other.Name, "addr", "add", "172.31.7.9/24", "dev", "net1")
-	path := "/run/netns/" + other.Name
-	cnitest.Await(t, "the namespace is named", func() bool {
-		lines := strings.Split(n.rocectl("gids"), "\n")
-		return slices.ContainsFunc(lines, func(l string) bool { return strings.Contains(l, "172.31.7.9") && strings.Contains(l, path) })
-	})
-	at := gids(t, other.Name, "rxe0").of("172.31.7.9")
-	if len(at) != 1 {
-		t.Fatalf("the address is at the indexes %v, want one", at)
-	}
-	end := other.pings(t, "rc", at[0], 7001, 4096)
-	const holds = "(ibv_rc_pingpong) has queue pairs, and is in a network namespace without a record"
-	cnitest.Await(t, "the program is named", func() bool { return strings.Contains(n.rocectl("gids"), holds) })
-	run(t, "ip", "-n", other.Name, "addr", "del", "172.31.7.9/24", "dev", "net1")
-	contains(t, n.rocectl("gids"), holds)
-	end()
-	cnitest.Await(t, "the program has ended", func() bool { return !strings.Contains(n.rocectl("gids"), holds) })
-	other.Remove(t)
 }

@@ -13,6 +13,7 @@ import (
 	"net/netip"
 	"slices"
 	"strings"
+	"sync"
 
 	"github.com/roce-cni/roce-cni/pkg/base/cnierr"
 	"github.com/roce-cni/roce-cni/pkg/base/netns"
@@ -396,14 +397,10 @@ func (n Node) Tables(ctx context.Context) ([]Table, error) {
 	if err != nil {
 		return nil, err
 	}
-	out, seen := tables(host, nil, owners), host
-	if slices.ContainsFunc(out, Table.hasUnknown) {
-		owners = append(owners, n.strangers(ctx)...)
-		out = tables(host, nil, owners)
-	}
+	out, seen := tables(host, nil, owners, sync.OnceValue(func() []Owner { return n.strangers(ctx) })), host
 	for _, v := range views {
 		seen = append(seen, v.held...)
-		out = append(out, tables(v.held, v.holder, owners)...)
+		out = append(out, tables(v.held, v.holder, owners, func() []Owner { return nil })...)
 	}
 	return append(out, n.missing(seen)...), nil
 }
@@ -438,11 +435,6 @@ func moved(r record.Record) []plan.RDMADevice {
 
 // of says whether this is a port of a device. The device may have another name now.
 func (p Port) of(d plan.RDMADevice) bool { return p.Device.Index == d.Index && p.Device.GUID == d.GUID }
-
-// hasUnknown says whether the table has an entry without a known owner.
-func (t Table) hasUnknown() bool {
-	return slices.ContainsFunc(t.Entries, func(e Entry) bool { return len(e.Owners) == 0 && !e.Filler })
-}
 
 // strangers returns the owners of addresses in the namespaces of the node without a record,
 // such as those of pods of another plugin. It leaves out what it may not enter: only root of
@@ -499,12 +491,17 @@ func recordedAddrs(r record.Record) map[netip.Addr]conf.LinkName {
 	return out
 }
 
-func tables(ports []Port, holder *Owner, owners []Owner) []Table {
+// tables returns the tables of ports. Strangers are asked for if an entry has none of the
+// owners.
+func tables(ports []Port, holder *Owner, owners []Owner, strangers func() []Owner) []Table {
 	var out []Table
 	for _, p := range ports {
 		t := Table{Device: p.Device.Name, Port: p.Number, Netdev: p.Link, Holder: holder, Size: p.Size, Hidden: p.Hidden, Entries: []Entry{}, Twice: p.twice()}
 		for _, e := range p.Entries {
 			row := Entry{Index: e.Index, GID: plan.GIDText(e.GID), Type: e.Type, Netdev: e.Netdev, Filler: plan.FillerRange.Contains(e.GID), Owners: p.ownersOf(e, owners)}
+			if len(row.Owners) == 0 && !row.Filler {
+				row.Owners = p.ownersOf(e, strangers())
+			}
 			if e.GID.Is4() {
 				row.IPv4 = e.GID
 			}
