@@ -305,6 +305,7 @@ deploy: $(if $(filter file,$(origin IMAGE)),no-image) image ## build and push th
 	kubectl kustomize conf-examples/deploy | sed 's|$(EXAMPLE_IMAGE)|$(IMAGE)|' | kubectl apply --server-side -f -
 	kubectl apply -k conf-examples/deploy/rdma/device-plugin
 	kubectl -n roce-cni rollout status daemonset/roce-cni-agent --timeout=15m
+	kubectl -n roce-cni rollout status daemonset/roce-cni-heal --timeout=5m
 
 push-tools: $(if $(filter file,$(origin IMAGE)),no-image) image-tools ## build and push IMAGE-tools, which the test pods of the examples have
 	$(IMAGE_TOOL) push '$(IMAGE)-tools'
