@@ -98,8 +98,9 @@ func parseDevice(b []byte) Device {
 		case attrProtocol:
 			d.Protocol = nlsock.Text(v)
 		case attrPortIndex:
-			for i := range min(nlsock.Number(v), maxPorts) {
-				d.Ports = append(d.Ports, Port{Number: i + 1})
+			d.Ports = make([]Port, min(nlsock.Number(v), maxPorts))
+			for i := range d.Ports {
+				d.Ports[i].Number = uint32(i) + 1
 			}
 		}
 	}
