@@ -55,6 +55,9 @@ func (g gid) wait(ctx context.Context) error {
 		return err
 	}
 	addrs := g.addrs()
+	for _, a := range addrs { // an ADD that starts again has the same addresses at other indexes
+		delete(g.found, a)
+	}
 	var all bool
 	of := g.of(g.op.Targets[0].Link)
 	err = g.at(Pod, func() (err error) {

@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"io/fs"
 	"log/slog"
+	"maps"
 	"net/netip"
 	"strings"
 	"testing"
@@ -107,6 +108,21 @@ func TestGIDsAreFoundByAddressAndType(t *testing.T) {
 	want := map[netip.Addr]int{netip.MustParseAddr("172.16.0.11"): 6, netip.MustParseAddr("fd00::11"): 7}
 	if diff := cmp.Diff(want, s.Located(), cmp.Comparer(func(a, b netip.Addr) bool { return a == b })); diff != "" {
 		t.Errorf("(-want +got)\n%s", diff)
+	}
+}
+
+// TestAGIDThatIsWaitedForAgainIsLookedForAgain has the entry at another index when ADD makes
+// the interface again with the same address.
+func TestAGIDThatIsWaitedForAgainIsLookedForAgain(t *testing.T) {
+	t.Parallel()
+	sys := sysfs("mlx5_0", v2("10.0.0.1"), v2("172.16.0.11"), "")
+	s := (&node{}).subsystem(t, sys)
+	for _, want := range []int{1, 2} {
+		op := wait("172.16.0.11")
+		if err := s.Do(t.Context(), plan.OnHost(op)[0]); err != nil || s.Located()[op.Targets[0].Addr] != want {
+			t.Errorf("located %v, %v, want place %d", s.Located(), err, want)
+		}
+		maps.Copy(sys, sysfs("mlx5_0", v2("10.0.0.1"), "", v2("172.16.0.11")))
 	}
 }
 
