@@ -14,60 +14,6 @@ import (
 	"github.com/roce-cni/roce-cni/integration/cnitest"
 )
 
-func TestUnknownKeysInCNIArgsAreAnErrorUnlessTheyAreToBeIgnored(t *testing.T) {
-	t.Parallel()
-	w := newWorld(t, 1)
-	p := w.pod(t)
-	before := p.snapshot(t)
-	a := w.attach(w.rail(0), p, "net1")
-	a.args = [][2]string{{"K8S_POD_NAME", "x"}, {"FLAVOUR", "sweet"}}
-	if err := a.mustFail(t, 4); !strings.Contains(err.Msg, "FLAVOUR") {
-		t.Errorf("%v: want it to name FLAVOUR", err)
-	}
-	for _, yes := range []string{"1", "true", "True"} {
-		a.args = [][2]string{{"FLAVOUR", "sweet"}, {"IgnoreUnknown", yes}}
-		a.mustAdd(t)
-		a.mustDel(t)
-	}
-	a.args = nil
-	a.mustAdd(t)
-	a.mustDel(t)
-	p.unchanged(t, before)
-}
-
-func TestMACOfTheRuntimeWinsOverCNIArgsOverConfiguration(t *testing.T) {
-	t.Parallel()
-	w := newWorld(t, 1)
-	p := w.pod(t)
-	const inConfig, inArgs, inRuntime = "02:00:00:00:00:01", "02:00:00:00:00:02", "02:00:00:00:00:03"
-	plain := w.attach(w.rail(0), p, "net1")
-	configured := w.attach(w.rail(0).With("mac", inConfig), p, "net1")
-	tests := []struct {
-		name string
-		a    attachment
-		want string
-	}{
-		{"configuration", configured, inConfig},
-		{"CNI_ARGS over configuration", configured.arg("MAC", inArgs), inArgs},
-		{"runtime over both", configured.arg("MAC", inArgs).capable("mac", inRuntime), inRuntime},
-		{"runtime alone", plain.capable("mac", inRuntime), inRuntime},
-	}
-	for _, tt := range tests {
-		res := tt.a.mustAdd(t)
-		if got := p.mac(t, "net1"); got != tt.want || res.Interfaces[0].Mac != tt.want {
-			t.Errorf("%s: the MAC is %s, the result says %s, want %s", tt.name, got, res.Interfaces[0].Mac, tt.want)
-		}
-		tt.a.mustDel(t)
-	}
-	passthru := w.attach(w.rail(0).With("mode", "passthru"), p, "net1").capable("mac", inRuntime)
-	passthru.mustFail(t, 7)
-	for _, bad := range []string{"ff:ff:ff:ff:ff:ff", "01:00:5e:00:00:01", "00:00:00:00:00:00", "02:00"} {
-		if err := plain.capable("mac", bad).mustFail(t, 7); !strings.Contains(err.Msg, "runtimeConfig.mac") {
-			t.Errorf("%v: want it to name runtimeConfig.mac", err)
-		}
-	}
-}
-
 func TestLinkOnlyNetworkHasNeitherAddressNorRoute(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, 1)

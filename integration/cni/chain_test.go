@@ -147,51 +147,6 @@ func TestChainedRoceAdoptsADeviceOfTheHost(t *testing.T) {
 	}
 }
 
-func TestFailureOfChainedRoceLeavesTheRestToDEL(t *testing.T) {
-	t.Parallel()
-	for name, tt := range map[string]struct {
-		code  uint
-		spoil func(a attachment) attachment
-	}{
-		"the gateway is silent": {106, func(a attachment) attachment {
-			maker := network(a.before[0].(map[string]any)).With("ipam.ranges.0.0.gateway", "172.16.10.253")
-			a.before = []any{map[string]any(maker)}
-			a.network = a.network.With("probe.gateway.timeout", "5ms")
-			return a
-		}},
-		"the default route is taken": {105, func(a attachment) attachment {
-			a.network = a.network.With("routing.defaultRoute", true)
-			return a
-		}},
-		"there is no RDMA device": {103, func(a attachment) attachment {
-			a.network = a.network.With("rdma", "auto")
-			return a
-		}},
-		"a key of the plugin before": {7, func(a attachment) attachment {
-			a.network = a.network.With("mtu", 1400)
-			return a
-		}},
-	} {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			w := newWorld(t, 1)
-			p := w.pod(t)
-			before := p.snapshot(t)
-			a := tt.spoil(w.behind(t, p, 0, macvlanOn(0)))
-			a.mustFail(t, tt.code)
-			if got := p.rules(t); len(got) > 0 {
-				t.Errorf("rules %q", got)
-			}
-			if got := p.MustRun(t, "ip", "route", "show", "table", "all", "proto", "82"); got != "" {
-				t.Errorf("routes %q", got)
-			}
-			w.noRecords(t)
-			a.mustDel(t)
-			p.unchanged(t, before)
-		})
-	}
-}
-
 func TestDelAndGCOfAChainWithAnyPartMissing(t *testing.T) {
 	t.Parallel()
 	for name, spoil := range map[string]func(*testing.T, *world, *pod){

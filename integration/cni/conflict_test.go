@@ -142,41 +142,6 @@ func testThreeConflicts(t *testing.T, subnet map[string]any, answer func(frame) 
 	}
 }
 
-func TestRequestedAddressThatAnotherHostHasIsAnErrorAtOnce(t *testing.T) {
-	t.Parallel()
-	w := newWorld(t, 1)
-	p := w.pod(t)
-	before := p.snapshot(t)
-	w.leaf.IP(t, "addr add 172.16.10.70/24 dev leaf0")
-	err := w.attach(w.rail(0).Patient(), p, "net1").capable("ips", []string{"172.16.10.70"}).mustFail(t, 100)
-	if mac := w.leaf.mac(t, "leaf0"); !strings.Contains(err.Msg, "172.16.10.70") || !strings.Contains(err.Msg, mac) {
-		t.Errorf("%v: want it to name 172.16.10.70 and %s", err, mac)
-	}
-	p.unchanged(t, before)
-	w.nothingLeased(t)
-	w.noRecords(t)
-}
-
-func TestConflictIsOnlyLoggedWhenAskedFor(t *testing.T) {
-	t.Parallel()
-	w := newWorld(t, 1)
-	w.leaf.listen(t, "leaf0", func(f frame) [][]byte {
-		if !f.probe(f.to) {
-			return nil
-		}
-		return [][]byte{reply(f, stranger)}
-	})
-	a := w.attach(w.rail(0).Patient().With("probe.conflict.mode", "warn"), w.pod(t), "net1").capable("ips", []string{"172.16.10.70"})
-	if got := addrOfResult(t, a.mustAdd(t)).String(); got != "172.16.10.70" {
-		t.Errorf("got %s, want 172.16.10.70", got)
-	}
-	for _, want := range []string{"level=WARN", "172.16.10.70", stranger} {
-		if !strings.Contains(a.stderr.String(), want) {
-			t.Errorf("the log is %q, want %s in it", a.stderr, want)
-		}
-	}
-}
-
 // The plugin's last act is the announcement: when that was heard, everything
 // before it was.
 func TestTheWireHearsProbesAndAnnouncements(t *testing.T) {

@@ -145,24 +145,6 @@ func TestForeignInterfaceOfTheSameNameIsLeftAlone(t *testing.T) {
 	w.noRecords(t)
 }
 
-func TestDelLeavesTheOtherInterfacesOfThePodAlone(t *testing.T) {
-	t.Parallel()
-	w := newWorld(t, 2)
-	p := w.pod(t)
-	stays, goes := w.attach(w.rail(0), p, "net1"), w.attach(w.rail(1), p, "net2")
-	stays.mustAdd(t)
-	before := p.snapshot(t)
-	goes.mustAdd(t)
-	goes.mustDel(t)
-	p.unchanged(t, before)
-	if err := stays.check(t); err != nil {
-		t.Errorf("CHECK of the other one: %v", err)
-	}
-	if got := w.leases(t, "leased"); len(got) != 1 || !strings.HasPrefix(got[0], "rail0 ") {
-		t.Errorf("leased: %q, want the address of rail0", got)
-	}
-}
-
 func TestDelWithALostRecordRemovesLinkRulesAndLease(t *testing.T) {
 	t.Parallel()
 	for name, lose := range map[string]func(path string) error{

@@ -149,21 +149,6 @@ func TestStateFolderThatCannotBeUsedIsAnErrorBeforeAnythingIsTouched(t *testing.
 	p.unchanged(t, before)
 }
 
-func TestLeaseDatabaseThatCannotBeReadLeasesNothing(t *testing.T) {
-	t.Parallel()
-	w := newWorld(t, 1)
-	p := w.pod(t)
-	a := w.attach(w.rail(0), p, "net1")
-	a.mustAdd(t)
-	a.mustDel(t)
-	if err := os.WriteFile(filepath.Join(w.state, "leases.db"), []byte("no database"), 0o600); err != nil {
-		t.Fatal(err)
-	}
-	before := p.snapshot(t)
-	a.mustFail(t, 107)
-	p.unchanged(t, before)
-}
-
 func TestHostNamespaceIsRefusedBeforeAnythingIsTouched(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, 1)
@@ -174,21 +159,6 @@ func TestHostNamespaceIsRefusedBeforeAnythingIsTouched(t *testing.T) {
 	w.unchanged(t, before)
 	w.noRecords(t)
 	w.nothingLeased(t)
-}
-
-func TestFailedAddRemovesWhatAnEarlierAddLeft(t *testing.T) {
-	t.Parallel()
-	w := newWorld(t, 1)
-	p := w.pod(t)
-	before := p.snapshot(t)
-	a := w.attach(w.rail(0), p, "net1")
-	a.mustAdd(t)
-	p.IP(t, "link del net1")
-	w.IP(t, "link set dev rail0 down")
-	a.mustFail(t, 102)
-	p.unchanged(t, before)
-	w.nothingLeased(t)
-	w.noRecords(t)
 }
 
 func TestAnAddLeavesNothingIfItsResultCannotBeWritten(t *testing.T) {

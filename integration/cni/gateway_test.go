@@ -7,7 +7,6 @@ import (
 	"net/netip"
 	"slices"
 	"strings"
-	"sync/atomic"
 	"testing"
 
 	"github.com/roce-cni/roce-cni/integration/cnitest"
@@ -22,32 +21,6 @@ func (f frame) asks(addr netip.Addr) bool {
 
 func gatewayOf(subnet map[string]any) netip.Addr {
 	return netip.MustParseAddr(subnet["gateway"].(string))
-}
-
-func TestGatewayMayAnswerOnlyTheThirdRequest(t *testing.T) {
-	t.Parallel()
-	for _, f := range families {
-		t.Run(f.name, func(t *testing.T) {
-			t.Parallel()
-			w := newWorld(t, 0)
-			w.wire(t, 0)
-			subnet := f.subnet(0)
-			gateway := gatewayOf(subnet)
-			var asked atomic.Int32
-			tap := w.leaf.listen(t, "leaf0", func(f frame) [][]byte {
-				if !f.asks(gateway) || asked.Add(1) < 3 {
-					return nil
-				}
-				return [][]byte{reply(f, router)}
-			})
-			res := w.attach(w.rail(0).Patient().With("ipam.subnets", []any{subnet}), w.pod(t), "net1").mustAdd(t)
-			addr := addrOfResult(t, res)
-			tap.await(t, 1, "an announcement", func(f frame) bool { return f.gratuitous(addr) })
-			if got := tap.heard(func(f frame) bool { return f.asks(gateway) }); len(got) != 3 {
-				t.Errorf("the gateway was asked %d times, want 3: %v", len(got), got)
-			}
-		})
-	}
 }
 
 func TestSilentGatewayIsAnErrorAndLeavesNothing(t *testing.T) {
@@ -95,33 +68,6 @@ func TestSilentGatewayIsAnErrorAndLeavesNothing(t *testing.T) {
 				}
 			})
 		}
-	}
-}
-
-func TestEveryGatewayMustAnswer(t *testing.T) {
-	t.Parallel()
-	w := newWorld(t, 1)
-	w.leaf.IP(t, "addr del fd00:10::fe/64 dev leaf0")
-	p := w.pod(t)
-	before := p.snapshot(t)
-	c := w.rail(0).With("ipam.subnets", []any{cnitest.Subnet4(0), cnitest.Subnet6(0)}).With("probe.gateway", map[string]any{"timeout": "20ms"})
-	err := w.attach(c, p, "net1").mustFail(t, 106)
-	if !strings.Contains(err.Msg, "fd00:10::fe") || strings.Contains(err.Msg, "172.16.10.254") {
-		t.Errorf("%v: want it to name the silent gateway and not the other one", err)
-	}
-	p.unchanged(t, before)
-}
-
-func TestGatewayIsNotAskedWhenOff(t *testing.T) {
-	t.Parallel()
-	w := newWorld(t, 0)
-	w.wire(t, 0)
-	tap := w.leaf.listen(t, "leaf0", nil)
-	c := w.rail(0).With("probe.gateway", "off")
-	addr := addrOfResult(t, w.attach(c, w.pod(t), "net1").mustAdd(t))
-	tap.await(t, 1, "an announcement", func(f frame) bool { return f.gratuitous(addr) })
-	if got := tap.heard(func(f frame) bool { return f.asks(gatewayOf(cnitest.Subnet4(0))) }); len(got) > 0 {
-		t.Errorf("the gateway was asked: %v", got)
 	}
 }
 

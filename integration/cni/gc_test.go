@@ -18,16 +18,10 @@ func (a attachment) gc(t *testing.T, program string, valid any) *types.Error {
 	t.Helper()
 	a.network = a.network.With("name", a.network["name"]) // a copy
 	a.network["cni.dev/valid-attachments"] = valid
-	if list, ok := valid.(string); ok && list == absent {
-		delete(a.network, "cni.dev/valid-attachments")
-	}
 	a.id, a.netns, a.ifName, a.args = "", "", "", nil
 	_, err := a.raw(t, program, "GC", a.text(t))
 	return err
 }
-
-// absent is the list of valid attachments that is not there.
-const absent = "absent"
 
 func valid(all ...attachment) []any {
 	out := []any{}
@@ -70,46 +64,6 @@ func TestGCRemovesInvalidAttachmentsOfItsOwnNetwork(t *testing.T) {
 	w.noRecords(t)
 	goes.mustDel(t)
 	stays.mustDel(t)
-}
-
-func TestGCWithoutAListFreesNothing(t *testing.T) {
-	t.Parallel()
-	w := newWorld(t, 1)
-	p := w.pod(t)
-	a := w.attach(w.rail(0), p, "net1")
-	a.mustAdd(t)
-	before := p.snapshot(t)
-	for _, program := range []string{"roce", "roce-ipam"} {
-		if err := a.gc(t, program, absent); err == nil || err.Code != 7 {
-			t.Errorf("%s: got %v, want error 7", program, err)
-		}
-	}
-	p.unchanged(t, before)
-	if err := a.check(t); err != nil {
-		t.Errorf("CHECK: %v", err)
-	}
-}
-
-func TestGCOfARuntimeThatLostAnAttachment(t *testing.T) {
-	t.Parallel()
-	w := newWorld(t, 1)
-	p, q := w.pod(t), w.pod(t)
-	a, b := w.attach(w.rail(0), p, "net1"), w.attach(w.rail(0), q, "net1")
-	a.mustAdd(t)
-	b.mustAdd(t)
-	p.Remove(t)
-	if err := os.RemoveAll(w.cache); err != nil {
-		t.Fatal(err)
-	}
-	if err := b.call().GC(t, types.GCAttachment{ContainerID: b.id, IfName: b.ifName}); err != nil {
-		t.Fatalf("GC: %v", err)
-	}
-	if got := w.leases(t, "leased"); len(got) != 1 {
-		t.Errorf("leased: %q, want one address", got)
-	}
-	if err := b.check(t); err != nil {
-		t.Errorf("CHECK of the valid one: %v", err)
-	}
 }
 
 func TestGCOfTheIPAMPlugin(t *testing.T) {

@@ -113,88 +113,6 @@ func TestHostLocalFromADDToDEL(t *testing.T) {
 	a.mustDel(t)
 }
 
-func TestHostLocalInEveryVersion(t *testing.T) {
-	t.Parallel()
-	w := newWorld(t, 1)
-	p := w.pod(t)
-	before := p.snapshot(t)
-	a, leases := w.hostLocal(t, p)
-	for _, version := range []string{"0.3.1", "0.4.0", "1.0.0", "1.1.0"} {
-		a.network = a.network.With("cniVersion", version)
-		if res := a.mustAdd(t); len(res.IPs) != 2 {
-			t.Errorf("%s: got %v, want two addresses", version, res)
-		}
-		if version != "0.3.1" { // has no CHECK
-			if err := a.check(t); err != nil {
-				t.Errorf("%s: CHECK: %v", version, err)
-			}
-		}
-		a.mustDel(t)
-		nothing(t, leases)
-		p.unchanged(t, before)
-	}
-}
-
-func TestFailureOfALaterStepGivesTheAddressBackToHostLocal(t *testing.T) {
-	t.Parallel()
-	for _, tt := range []struct {
-		name  string
-		code  uint
-		spoil func(t *testing.T, w *world, p *pod, c network) network
-	}{
-		{"the gateway is silent", 106, func(_ *testing.T, _ *world, _ *pod, c network) network {
-			return c.With("ipam.ranges.0.0.gateway", "172.16.10.253").With("probe.gateway.timeout", "5ms")
-		}},
-		{"the address is taken on the wire", 100, func(t *testing.T, w *world, _ *pod, c network) network {
-			t.Helper()
-			w.leaf.IP(t, "addr add 172.16.10.130/24 dev leaf0")
-			return c
-		}},
-		{"the node has the address", 100, func(t *testing.T, w *world, _ *pod, c network) network {
-			t.Helper()
-			w.IP(t, "addr add 172.16.10.130/24 dev rail0")
-			return c
-		}},
-		{"the default route is taken", 105, change("routing", "main")},
-		{"a foreign rule wins", 105, inPod("rule add from 172.16.0.0/12 lookup 50 priority 100")},
-		{"a route in the pod stands in the way", 105, inPod("route add 10.1.0.0/16 dev eth0 table 300 metric 7")},
-		{"nothing leads to a gateway", 7, change("ipam.routes.2.gw", "192.0.2.1")},
-		{"the kernel refuses a setting", 7, change("sysctl", map[string]any{"net.ipv4.conf.IFNAME.no_such_key": "1"})},
-	} {
-		t.Run(tt.name, func(t *testing.T) {
-			t.Parallel()
-			w := newWorld(t, 1)
-			p := w.pod(t)
-			a, leases := w.hostLocal(t, p)
-			a.network = tt.spoil(t, w, p, a.network)
-			pod, node := p.snapshot(t), w.snapshot(t)
-			a.mustFail(t, tt.code)
-			nothing(t, leases)
-			p.unchanged(t, pod)
-			w.unchanged(t, node)
-			w.noRecords(t)
-			a.mustDel(t)
-		})
-	}
-}
-
-func TestHostLocalThatIsExhaustedSaysSo(t *testing.T) {
-	t.Parallel()
-	w := newWorld(t, 1)
-	p, q := w.pod(t), w.pod(t)
-	a, leases := w.hostLocal(t, p)
-	a.network = a.network.With("ipam.ranges.0.0.rangeEnd", "172.16.10.130")
-	a.mustAdd(t)
-	b := a
-	b.id, b.netns = q.id, q.Path
-	if err := b.mustFail(t, 999); !strings.Contains(err.Msg, "no IP addresses available") || !strings.Contains(err.Msg, `"host-local"`) {
-		t.Errorf("got %v, want what host-local says, and its name", err)
-	}
-	if got := leases(); len(got) != 2 {
-		t.Errorf("leases %q, want the two of the first pod", got)
-	}
-}
-
 func TestDelReleasesToHostLocalWithAnyPartMissing(t *testing.T) {
 	t.Parallel()
 	for name, spoil := range map[string]func(*testing.T, *world, *pod){
@@ -223,25 +141,6 @@ func TestDelReleasesToHostLocalWithAnyPartMissing(t *testing.T) {
 			}
 		})
 	}
-}
-
-func TestKilledAddGivesTheAddressBackToHostLocal(t *testing.T) {
-	t.Parallel()
-	w := newWorld(t, 1)
-	p := w.pod(t)
-	before := p.snapshot(t)
-	a, leases := w.hostLocal(t, p)
-	again := false
-	eachKill(t, 30, a, "ADD", func(gone func()) {
-		gone()
-		if again = !again; again {
-			a.mustAdd(t)
-		}
-		a.mustDel(t)
-		nothing(t, leases)
-		p.unchanged(t, before)
-		w.noRecords(t)
-	})
 }
 
 func TestGCStatusAndCheckOfHostLocal(t *testing.T) {

@@ -13,8 +13,6 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/containernetworking/cni/pkg/types"
-
 	"github.com/roce-cni/roce-cni/integration/cnitest"
 )
 
@@ -149,75 +147,6 @@ func TestEachPluginOfAListHasItsOwnLease(t *testing.T) {
 			w.nothingLeased(t)
 		})
 	}
-}
-
-// A roce that fails behind another plugin releases what it leased itself.
-func TestAFailedRoceReleasesOnlyItsOwnLease(t *testing.T) {
-	t.Parallel()
-	w := newWorld(t, 2)
-	p, q := w.pod(t), w.pod(t)
-	a := w.secondRail(t, p, "macvlan", cnitest.Subnet4(1))
-	subnet := cnitest.Subnet4(1)
-	subnet["gateway"] = "172.16.11.253" // silent
-	a.network = a.network.With("probe.gateway", map[string]any{"timeout": "5ms"}).With("ipam.subnets", []any{subnet})
-	a.mustFail(t, 106)
-	net1 := p.one(t, "net1")
-	w.mustLease(t, "after roce failed", "both", net1)
-	other := w.secondRail(t, q, "macvlan", cnitest.Subnet4(1))
-	other.mustAdd(t)
-	if q.one(t, "net1") == net1 {
-		t.Errorf("two living pods have %s", net1)
-	}
-	a.mustDel(t)
-	other.mustDel(t)
-	w.nothingLeased(t)
-}
-
-// The second ptp of a list asks for addresses before it finds that the interface is there
-// already, and gives back what it got.
-func TestASecondPluginOfOneTypeGetsNoLease(t *testing.T) {
-	t.Parallel()
-	w := newWorld(t, 2)
-	for _, second := range []map[string]any{
-		w.pooled("ptp", cnitest.Subnet4(0)), w.pooled("ptp", cnitest.Subnet4(1)),
-	} {
-		p := w.pod(t)
-		a := w.attach(network(second).With("cniVersion", "1.0.0").With("name", "both"), p, "net1")
-		a.path = append(a.path, upstream(t))
-		a.before = []any{w.pooled("ptp", cnitest.Subnet4(0))}
-		if _, err := a.add(t); err == nil || err.Code != 7 {
-			t.Errorf("a list with two ptp: %v, want error 7", err)
-		}
-		w.mustLease(t, "after the second ptp failed", "both", p.one(t, "net1"))
-		a.mustDel(t)
-		w.nothingLeased(t)
-	}
-}
-
-// Two networks that want one interface of a pod do not share a lease.
-func TestAnotherNetworkOnOneInterfaceHasItsOwnLease(t *testing.T) {
-	t.Parallel()
-	w := newWorld(t, 1)
-	p := w.pod(t)
-	on := func(name string, subnet any) attachment {
-		c := network(w.pooled("ptp", subnet)).With("cniVersion", "1.0.0").With("name", name).With("ipam.pool", "common")
-		a := w.attach(c, p, "net1")
-		a.path = append(a.path, upstream(t))
-		return a
-	}
-	first, second := on("one", cnitest.Subnet4(0)), on("two", cnitest.Subnet4(0))
-	first.mustAdd(t)
-	net1 := p.one(t, "net1")
-	if _, err := second.add(t); err == nil {
-		t.Fatal("two networks made one interface")
-	}
-	w.mustLease(t, "after the ADD of another network", "common", net1)
-	if err := second.call().GC(t, types.GCAttachment{ContainerID: "other", IfName: "net1"}); err != nil {
-		t.Logf("GC: %v", err)
-	}
-	w.mustLease(t, "after GC of another network", "common", net1)
-	first.mustDel(t)
-	w.nothingLeased(t)
 }
 
 // host-local knows a lease by container and interface alone. A roce that fails before it

@@ -6,10 +6,8 @@ package cni
 import (
 	"fmt"
 	"net/netip"
-	"slices"
 	"sync"
 	"testing"
-	"time"
 
 	"github.com/roce-cni/roce-cni/integration/cnitest"
 )
@@ -86,23 +84,4 @@ func atATime[T any](n int, all []T, do func(T)) {
 		})
 	}
 	calls.Wait()
-}
-
-// BenchmarkAttach tells what a runtime waits for one interface with the
-// default probes: ADD and DEL, the start of the processes included.
-func BenchmarkAttach(b *testing.B) {
-	w := newWorld(b, 1)
-	a := w.attach(w.rail(0), w.pod(b), "net1")
-	var adds, dels []time.Duration
-	for b.Loop() {
-		start := time.Now()
-		a.mustAdd(b)
-		added := time.Now()
-		a.mustDel(b)
-		adds, dels = append(adds, added.Sub(start)), append(dels, time.Since(added))
-	}
-	for name, took := range map[string][]time.Duration{"add-ms": adds, "del-ms": dels} {
-		slices.Sort(took)
-		b.ReportMetric(float64(took[len(took)/2].Microseconds())/1000, name)
-	}
 }

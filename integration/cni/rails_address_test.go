@@ -12,8 +12,6 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/google/go-cmp/cmp"
-
 	"github.com/roce-cni/roce-cni/integration/cnitest"
 )
 
@@ -41,93 +39,6 @@ func TestConflictOnOneRailMovesAllToAnotherHostPart(t *testing.T) {
 	if err := again.check(t); err != nil {
 		t.Errorf("CHECK: %v", err)
 	}
-}
-
-func TestRailsThatCannotBeAlignedReportIt(t *testing.T) {
-	t.Parallel()
-	w := newWorld(t, rails)
-	// Each rail has two addresses, and no host part is on all.
-	c := w.listed(func(i int) map[string]any {
-		s := cnitest.Subnet4(i)
-		s["ranges"] = []any{fmt.Sprintf("172.16.%[1]d.%[2]d-172.16.%[1]d.%[3]d", 10+i, 64+2*i, 65+2*i)}
-		return s
-	})
-	a := w.attach(c, w.pod(t), "net1")
-	all := each(t, a, a.mustAdd(t), 1)
-	if aligned(all) {
-		t.Errorf("the rails have the host parts %v", slots(all))
-	}
-	for _, want := range []string{"level=WARN", "host index", all[7].addrs[0].String()} {
-		if !strings.Contains(a.stderr.String(), want) {
-			t.Errorf("the log is %q, want %q in it", a.stderr, want)
-		}
-	}
-}
-
-func TestAskedAddressesAreOnTheRailsOfTheirSubnets(t *testing.T) {
-	t.Parallel()
-	w := newWorld(t, rails)
-	p := w.pod(t)
-	before := p.snapshot(t)
-	var all []string
-	for i := range rails {
-		all = append(all, fmt.Sprintf("172.16.%d.%d", 10+i, 90+i), fmt.Sprintf("fd00:%d::%d/64", 10+i, 90+i))
-	}
-	slices.Reverse(all)
-	a := w.attach(w.matched(cnitest.Subnet4, cnitest.Subnet6), p, "net1").capable("ips", all)
-	for i, one := range each(t, a, a.mustAdd(t), 2) {
-		want := []netip.Addr{netip.MustParseAddr(fmt.Sprintf("172.16.%d.%d", 10+i, 90+i)), netip.MustParseAddr(fmt.Sprintf("fd00:%d::%d", 10+i, 90+i))}
-		if !slices.Equal(one.addrs, want) {
-			t.Errorf("rail %d has %v, want %v", i, one.addrs, want)
-		}
-	}
-	a.mustDel(t)
-
-	// One that is asked for decides for all.
-	a = w.attach(w.listed(cnitest.Subnet4), p, "net1").capable("ips", []string{"172.16.13.99"})
-	if got := slots(each(t, a, a.mustAdd(t), 1)); got[3] != 99 || len(slices.Compact(got)) != 1 {
-		t.Errorf("the rails have the host parts %v, want 99 for all", got)
-	}
-	a.mustDel(t)
-	p.unchanged(t, before)
-
-	for addr, says := range map[string]string{"192.0.2.1": "192.0.2.1", "172.16.15.254": "gateway"} {
-		err := w.attach(w.listed(cnitest.Subnet4), p, "net1").capable("ips", []string{addr}).mustFail(t, 7)
-		if !strings.Contains(err.Error(), says) {
-			t.Errorf("%s: %v: want it to say %q", addr, err, says)
-		}
-	}
-	w.attach(w.listed(cnitest.Subnet4), p, "net1").capable("mac", "02:00:00:00:00:07").mustFail(t, 7)
-	p.unchanged(t, before)
-	w.nothingLeased(t)
-	w.noRecords(t)
-}
-
-func TestInterfacesOfRailsAreNamedAsTheConfigurationSays(t *testing.T) {
-	t.Parallel()
-	w := newWorld(t, rails)
-	p := w.pod(t)
-	before := p.snapshot(t)
-	a := w.attach(w.matched(cnitest.Subnet4).With("rails.ifName", "rdma{rail*2+4}"), p, "net1")
-	var got, want []string
-	for i, in := range a.mustAdd(t).Interfaces {
-		got, want = append(got, in.Name), append(want, fmt.Sprintf("rdma%d", 2*i+4))
-	}
-	if diff := cmp.Diff(want, got); diff != "" {
-		t.Errorf("names (-want +got)\n%s", diff)
-	}
-	if err := a.check(t); err != nil {
-		t.Errorf("CHECK: %v", err)
-	}
-	a.mustDel(t)
-	p.unchanged(t, before)
-
-	// CNI_IFNAME is longer than what leaves room for the numbers.
-	err := w.attach(w.listed(cnitest.Subnet4), p, "net-123456789a").mustFail(t, 7)
-	if !strings.Contains(err.Msg, "net-123456789a-1") {
-		t.Errorf("%v: want it to say which name is too long", err)
-	}
-	p.unchanged(t, before)
 }
 
 func TestAddressesFollowFromTheNICs(t *testing.T) {

@@ -8,7 +8,6 @@ import (
 	"path/filepath"
 	"regexp"
 	"slices"
-	"strings"
 	"testing"
 
 	"github.com/roce-cni/roce-cni/integration/cnitest"
@@ -95,24 +94,6 @@ func TestFailureOnOneRailLeavesNothingOfAll(t *testing.T) {
 	}
 }
 
-func TestRuleWantsAsManyNICsAsItSays(t *testing.T) {
-	t.Parallel()
-	w := newWorld(t, rails)
-	p := w.pod(t)
-	before := p.snapshot(t)
-	for _, count := range []int{7, 9} {
-		err := w.attach(w.matched(cnitest.Subnet4).With("rails.count", count), p, "net1").mustFail(t, 102)
-		for i := range rails {
-			if name := w.rail(i)["name"].(string); !strings.Contains(err.Error(), name) {
-				t.Errorf("%v: want it to list %s", err, name)
-			}
-		}
-	}
-	p.unchanged(t, before)
-	w.nothingLeased(t)
-	w.noRecords(t)
-}
-
 func TestDelWithoutRecordRemovesAllRails(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, rails)
@@ -146,51 +127,4 @@ func TestDelWithoutRecordRemovesAllRails(t *testing.T) {
 	}
 	other.mustDel(t)
 	w.noRecords(t)
-}
-
-func TestDelOfRailsSucceedsWithAnyPartMissing(t *testing.T) {
-	t.Parallel()
-	tests := map[string]func(t *testing.T, w *world, p *pod, a attachment) attachment{
-		"the folder of attachments is gone": func(t *testing.T, w *world, _ *pod, a attachment) attachment {
-			if err := os.RemoveAll(filepath.Join(w.state, "attachments")); err != nil {
-				t.Fatal(err)
-			}
-			return a
-		},
-		"some masters are gone": func(t *testing.T, w *world, _ *pod, a attachment) attachment {
-			w.IP(t, "link del rail0\nlink del rail6")
-			return a
-		},
-		"some links are gone": func(t *testing.T, _ *world, p *pod, a attachment) attachment {
-			p.IP(t, "link del net1\nlink del net1-5")
-			return a
-		},
-		"the configuration has one rail now": func(_ *testing.T, w *world, _ *pod, a attachment) attachment {
-			a.network = w.rail(0).With("name", "all")
-			return a
-		},
-		"CNI_NETNS is empty": func(_ *testing.T, _ *world, _ *pod, a attachment) attachment {
-			a.netns = ""
-			return a
-		},
-	}
-	for name, spoil := range tests {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			w := newWorld(t, rails)
-			p := w.pod(t)
-			before := p.snapshot(t)
-			a := w.attach(w.listed(cnitest.Subnet4, cnitest.Subnet6), p, "net1")
-			a.mustAdd(t)
-			a = spoil(t, w, p, a)
-			for range 2 {
-				if _, err := a.raw(t, "roce", "DEL", a.text(t)); err != nil {
-					t.Fatalf("DEL: %v", err)
-				}
-			}
-			p.unchanged(t, before)
-			w.nothingLeased(t)
-			w.noRecords(t)
-		})
-	}
 }

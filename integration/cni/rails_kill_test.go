@@ -4,7 +4,6 @@
 package cni
 
 import (
-	"slices"
 	"testing"
 
 	"github.com/roce-cni/roce-cni/integration/cnitest"
@@ -41,27 +40,4 @@ func TestDelRemovesAllRailsOfACallThatWasKilled(t *testing.T) {
 			w.unchanged(t, node)
 		})
 	}
-}
-
-func TestAddOfAllRailsSucceedsAfterOneThatWasKilled(t *testing.T) {
-	t.Parallel()
-	w := newWorld(t, rails)
-	p := w.pod(t)
-	a := w.attach(w.matched(cnitest.Subnet4, cnitest.Subnet6), p, "net1")
-	before := p.snapshot(t)
-	first := addrs(a.mustAdd(t))
-	a.mustDel(t)
-	eachKill(t, 10, a, "ADD", func(gone func()) {
-		gone()
-		if got := addrs(a.mustAdd(t)); !slices.Equal(got, first) {
-			t.Errorf("got the addresses %v, want %v", got, first)
-		}
-		if err := a.check(t); err != nil {
-			t.Errorf("CHECK: %v", err)
-		}
-		a.mustDel(t)
-	})
-	p.unchanged(t, before)
-	w.nothingLeased(t)
-	w.noRecords(t)
 }

@@ -5,8 +5,6 @@ package cni
 
 import (
 	"fmt"
-	"os"
-	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
@@ -134,76 +132,4 @@ func TestStatusReportsWhichRailCannotServe(t *testing.T) {
 		}
 	}
 	w.unchanged(t, node)
-}
-
-func TestGCRemovesAllRailsOfInvalidAttachments(t *testing.T) {
-	t.Parallel()
-	w := newWorld(t, rails)
-	p, q := w.pod(t), w.pod(t)
-	before := p.snapshot(t)
-	goes, stays := w.attach(w.listed(cnitest.Subnet4, cnitest.Subnet6), p, "net1"), w.attach(w.listed(cnitest.Subnet4, cnitest.Subnet6), q, "net1")
-	goes.mustAdd(t)
-	stays.mustAdd(t)
-	standing := q.snapshot(t)
-	if err := goes.gc(t, "roce", valid(stays)); err != nil {
-		t.Fatalf("GC: %v", err)
-	}
-	p.unchanged(t, before)
-	q.unchanged(t, standing)
-	if got := w.leases(t, "leased"); len(got) != 2*rails {
-		t.Errorf("leased: %q, want the %d addresses of the pod that is valid", got, 2*rails)
-	}
-	if err := stays.check(t); err != nil {
-		t.Errorf("CHECK of the valid one: %v", err)
-	}
-	if err := goes.gc(t, "roce", valid()); err != nil {
-		t.Fatalf("GC of all: %v", err)
-	}
-	w.nothingLeased(t)
-	w.noRecords(t)
-}
-
-// A pod that asks for an address on each rail starts without the one of a rail
-// that is left out, however the rails' subnets are known.
-func TestRequestedAddressOfASkippedRailIsSkipped(t *testing.T) {
-	t.Parallel()
-	w := newWorld(t, rails)
-	p := w.pod(t)
-	w.IP(t, "link set dev rail2 down")
-	before := p.snapshot(t)
-	var entries, ask []string
-	for i := range rails {
-		ask = append(ask, fmt.Sprintf("172.16.%d.9%d", 10+i, i))
-		entries = append(entries, fmt.Sprintf(`{"subnet": "172.16.%[1]d.0/24", "gateway": "172.16.%[1]d.254"}`, 10+i))
-	}
-	file := filepath.Join(t.TempDir(), "rails.json")
-	text := fmt.Sprintf(`{"nodes": {"gpu-01": [%s]}}`, strings.Join(entries, ","))
-	if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
-		t.Fatal(err)
-	}
-	w.host, w.table = "gpu-01", file
-	derived := map[string]any{"type": "roce-ipam", "fromMaster": true, "gateway": "last"}
-	for name, c := range map[string]network{
-		"subnets":    w.listed(cnitest.Subnet4),
-		"fromMaster": w.matched().With("ipam", derived),
-		"table":      w.matched().With("ipam", map[string]any{"type": "roce-ipam", "table": true}),
-	} {
-		a := w.attach(c.With("minRails", 7).Unasked(), p, "net1")
-		res, err := a.capable("ips", ask).add(t)
-		if err != nil {
-			t.Errorf("%s: %v", name, err)
-			continue
-		}
-		var got []string
-		for _, addr := range addrs(res) {
-			if addr.Is4() { // the NICs have a subnet of IPv6, too
-				got = append(got, addr.String())
-			}
-		}
-		if diff := cmp.Diff(slices.Delete(slices.Clone(ask), 2, 3), got); diff != "" {
-			t.Errorf("%s: addresses (-want +got)\n%s", name, diff)
-		}
-		a.mustDel(t)
-		p.unchanged(t, before)
-	}
 }

@@ -97,28 +97,6 @@ func TestResultsAreInTheVersionAskedFor(t *testing.T) {
 	}
 }
 
-func TestLibcniReadsEveryVersion(t *testing.T) {
-	t.Parallel()
-	w := newWorld(t, 1)
-	p := w.pod(t)
-	for _, version := range []string{"0.1.0", "0.2.0", "0.3.0", "0.3.1", "0.4.0", "1.0.0", "1.1.0"} {
-		a := w.attach(detailed(w.node, version), p, "net1")
-		res, err := a.call().AddContext(t.Context())
-		if err != nil {
-			t.Fatalf("ADD in version %s: %v", version, err)
-		}
-		if res.Version() != version {
-			t.Errorf("got a result of version %s, want %s", res.Version(), version)
-		}
-		if version >= "0.4.0" {
-			if err := a.check(t); err != nil {
-				t.Errorf("CHECK in version %s: %v", version, err)
-			}
-		}
-		a.mustDel(t)
-	}
-}
-
 func TestPluginsReportTheVersionsTheySupport(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, 0)
