@@ -6,7 +6,6 @@ package cluster
 import (
 	"context"
 	"fmt"
-	"math/rand/v2"
 	"net/http"
 	"sync/atomic"
 	"testing"
@@ -15,22 +14,6 @@ import (
 	"github.com/roce-cni/roce-cni/pkg/base/cnierr"
 	"github.com/roce-cni/roce-cni/pkg/cluster/block"
 )
-
-func TestNodesThatClaimAtOnceNeverShareABlock(t *testing.T) {
-	t.Parallel()
-	c := shared(t)
-	for _, tt := range []struct {
-		pool          string
-		blocks, nodes int
-	}{{"exact", 64, 64}, {"half", 128, 64}, {"wide", 2048, 64}} {
-		t.Run(tt.pool, func(t *testing.T) {
-			all := newCrowd(t, c.Admin(), tt.pool, tt.blocks, tt.nodes, 1)
-			all.claim(t)
-			all.tell(t)
-			all.eachHasItsOwn(t, c.Admin())
-		})
-	}
-}
 
 // TestClaimsSurviveServersThatAreKilled kills the API server twice and etcd once
 // while 64 nodes claim two blocks each.
@@ -55,24 +38,6 @@ func TestClaimsSurviveServersThatAreKilled(t *testing.T) {
 		breakIt()
 	}
 	<-finished
-	all.tell(t)
-	all.eachHasItsOwn(t, c.Admin())
-}
-
-func TestClaimsSurviveLostAnswers(t *testing.T) {
-	t.Parallel()
-	c := shared(t)
-	faults := []ground.Fault{ground.Refused, ground.Lost, ground.Landed}
-	proxy, err := ground.NewProxy(c.Admin(), func(*http.Request) ground.Fault {
-		if n := rand.IntN(12); n < len(faults) {
-			return faults[n]
-		}
-		return ground.None
-	})
-	must(t, err)
-	t.Cleanup(proxy.Close)
-	all := newCrowd(t, proxy.Config(), "lossy", 64, 32, 2)
-	all.claim(t)
 	all.tell(t)
 	all.eachHasItsOwn(t, c.Admin())
 }

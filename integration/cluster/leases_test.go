@@ -4,9 +4,6 @@
 package cluster
 
 import (
-	"context"
-	"errors"
-	"path/filepath"
 	"strings"
 	"testing"
 	"time"
@@ -41,40 +38,6 @@ func stickySlots(t *testing.T, name string) block.Slots {
 func stickyClaimer(t *testing.T, c *ground.Cluster, node string) sticky.Claimer {
 	t.Helper()
 	return sticky.Claimer{Store: api(t, c.Admin()).Leases(), Node: block.Node{Name: node, MachineID: ground.MachineID(node)}, Now: time.Now}
-}
-
-// TestAnEtcdThatWasRestoredLetsHoldersHoldAgain takes etcd back to when
-// another node had a slot.
-func TestAnEtcdThatWasRestoredLetsHoldersHoldAgain(t *testing.T) {
-	t.Parallel()
-	c := withCRDs(t, own(t))
-	ctx, s, db := t.Context(), stickySlots(t, "restored"), nodefile.Key{Namespace: "default", Pod: "db-0", Interface: "net1"}
-	a, b := stickyClaimer(t, c, "restored-a"), stickyClaimer(t, c, "restored-b")
-	first, err := a.Take(ctx, s, db)
-	must(t, err)
-	other := db
-	other.Pod = "db-1"
-	backup := filepath.Join(t.TempDir(), "snapshot")
-	must(t, c.Save(ctx, backup))
-	must(t, a.Release(ctx, first))
-	moved, err := b.Take(ctx, s, db)
-	must(t, err)
-	made, err := b.Take(ctx, s, other)
-	must(t, err)
-	must(t, c.Restore(ctx, backup))
-	eventually(t, "a lease is made again", func(ctx context.Context) error { _, err := b.Affirm(ctx, made); return err })
-	if _, err := b.Affirm(ctx, moved); !errors.As(err, new(*block.HeldError)) {
-		t.Errorf("what etcd says another one holds: %v", err)
-	}
-	held, err := a.Held(ctx, "restored")
-	must(t, err)
-	if len(held) != 1 || held[0].Name != first.Name {
-		t.Fatalf("node a holds %+v", held)
-	}
-	must(t, a.Release(ctx, held[0]))
-	if got, err := b.Affirm(ctx, moved); err != nil || got.Name != first.Name {
-		t.Errorf("%+v, error %v", got, err)
-	}
 }
 
 func TestAnOperatorGivesAPodTheAddressOfHisChoice(t *testing.T) {
