@@ -121,16 +121,6 @@ func TestDiscoveryOfTheDeviceOfABond(t *testing.T) {
 	}
 }
 
-func TestDiscoveryOfASlaveWithItsPortDown(t *testing.T) {
-	n := newNode(t, "shared")
-	bond(t)
-	addDevices(t, "rxe1 on r1")
-	run(t, "ip", "link", "set", "r1", "down")
-	cnitest.Await(t, "the port is down", func() bool { return strings.Contains(run(t, "rdma", "link"), "rxe1/1 state DOWN") })
-	contains(t, n.attach(n.rail(0).With("master", "bond0"), n.pod()).mustFail(103), "rxe1/1", "its state is DOWN, want ACTIVE")
-	n.nothingLeft()
-}
-
 // At a failover the kernel removes the GIDs of the bond and of what is on it, and adds them
 // again, each at the lowest free index. The order is its own. So that all indexes of the pod
 // must change, there are free ones below them, as many as the pod has.

@@ -345,14 +345,6 @@ func (n *node) leftOut(c network, code uint, why ...string) {
 	n.nothingLeft()
 }
 
-func TestSharedRailIsSkippedIfItsNICIsDown(t *testing.T) {
-	n := newNode(t, "shared")
-	link := fmt.Sprintf("r%d", rails()-1)
-	finally(t, "ip link set "+link+" up")
-	run(t, "ip", "link", "set", link, "down")
-	n.leftOut(n.allRails(), 102, link, "it is down")
-}
-
 // TestSharedRailIsSkippedIfItsPortIsDown has the last rail on a bond that is up
 // by a link without RDMA, while its port is not.
 func TestSharedRailIsSkippedIfItsPortIsDown(t *testing.T) {

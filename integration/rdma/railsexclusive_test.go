@@ -71,20 +71,6 @@ func TestExclusiveRailThatAnotherPodHasLeavesTheOthersInTheHost(t *testing.T) {
 	n.nothingLeft()
 }
 
-func TestExclusiveRailsMoveBackAfterAnAddThatWasKilled(t *testing.T) {
-	n := newNode(t, "exclusive")
-	a := n.attach(n.allRails(), n.pod())
-	eachKill(t, 8, a.duration("ADD", a.mustDel), func(after time.Duration) bool {
-		killed := a.killed("ADD", after)
-		a.mustDel()
-		home(t)
-		n.noRecords()
-		return killed
-	})
-	a.pod.empty(t)
-	n.nothingLeft()
-}
-
 // The moments between the moves are few in the time of a whole call.
 func TestExclusiveRailsMoveBackAfterAnAddThatWasKilledBetweenTheMoves(t *testing.T) {
 	n := newNode(t, "exclusive")
@@ -100,23 +86,6 @@ func TestExclusiveRailsMoveBackAfterAnAddThatWasKilledBetweenTheMoves(t *testing
 		n.noRecords()
 		return !cmd.ProcessState.Exited()
 	})
-	a.pod.empty(t)
-	n.nothingLeft()
-}
-
-func TestExclusiveRailsMoveBackAfterADelThatWasKilled(t *testing.T) {
-	n := newNode(t, "exclusive")
-	a := n.attach(n.allRails(), n.pod())
-	a.mustAdd()
-	eachKill(t, 6, a.duration("DEL", func() { a.mustAdd() }), func(after time.Duration) bool {
-		killed := a.killed("DEL", after)
-		a.mustDel()
-		home(t)
-		n.noRecords()
-		a.mustAdd()
-		return killed
-	})
-	a.mustDel()
 	a.pod.empty(t)
 	n.nothingLeft()
 }

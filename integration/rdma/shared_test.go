@@ -167,14 +167,6 @@ func TestSharedFullTableIsAnErrorUnlessTheConfigurationSaysWarn(t *testing.T) {
 	n.nothingLeft()
 }
 
-func TestSharedNICThatIsDownIsRefused(t *testing.T) {
-	n := newNode(t, "shared")
-	finally(t, "ip link set r0 up")
-	run(t, "ip", "link", "set", "r0", "down")
-	contains(t, n.attach(n.rail(0), n.pod()).mustFail(102), "r0", "down", "ip link set")
-	n.nothingLeft()
-}
-
 func TestSharedCheckNoticesThatThePortWentDown(t *testing.T) {
 	n := newNode(t, "shared")
 	a := n.attach(n.rail(0), n.pod())

@@ -179,47 +179,6 @@ func TestTellWhoHasAnAddressTwice(t *testing.T) {
 	a.mustDel()
 }
 
-// TestTellNoNICIfTwoHaveTheAddress: another pod has the address of the first one on the other
-// NIC, on an interface of the same name. The record tells, and another address of the interface.
-func TestTellNoNICIfTwoHaveTheAddress(t *testing.T) {
-	n := newNode(t, "shared")
-	a := n.attach(n.rail(0), n.pod())
-	addr := a.mustAdd()[0]
-	p := n.pod()
-	shell(t, fmt.Sprintf("ip link add link r1 name net1 netns %s type macvlan mode private; ip -n %[1]s link set net1 up; ip -n %[1]s addr add %s/24 dev net1", p.Name, addr))
-	cnitest.Await(t, "the second entry is there", func() bool { return len(gids(t, "", "rxe1")[gidOf(addr)]) == 1 })
-	got, err := inside(t, a.pod)
-	if err == nil {
-		t.Error("in the pod, nothing tells which NIC it is, and rocectl env succeeds")
-	}
-	contains(t, got, fmt.Sprintf(`rocectl[108] find RDMA device of "%s": it has entries in rxe0:1, rxe1:1`, addr), "false # see the error")
-	contains(t, n.rocectl("env", "--netns", a.pod.Name), "NCCL_IB_HCA='=rxe0:1'", "as ADD found it")
-
-	run(t, "ip", "-n", a.pod.Name, "addr", "add", "fd00:9::9/64", "dev", "net1", "nodad")
-	cnitest.Await(t, "the entry of the other address is there", func() bool { return len(gids(t, "", "rxe0")["fd00:0009:0000:0000:0000:0000:0000:0009"]) == 1 })
-	if got, err = inside(t, a.pod); err != nil {
-		t.Error(err)
-	}
-	contains(t, got, "NCCL_IB_HCA='=rxe0:1'", "because it has all addresses of net1")
-	p.Remove(t)
-	a.mustDel()
-}
-
-func TestTellThatAPodHasNoRails(t *testing.T) {
-	n := newNode(t, "shared")
-	p := n.pod()
-	out, err := inside(t, p)
-	if err == nil {
-		t.Error("rocectl env succeeds in an empty pod")
-	}
-	contains(t, out, "false # see the error", "rocectl[108] look for GIDs of", "its interfaces have no addresses")
-	shell(t, fmt.Sprintf("ip -n %s link add eth0 type veth peer name eth1; ip -n %[1]s link set eth0 up; ip -n %[1]s addr add 10.244.0.5/24 dev eth0", p.Name))
-	if out, err = inside(t, p); err == nil {
-		t.Error("rocectl env succeeds in a pod without rails")
-	}
-	contains(t, out, `"10.244.0.5"`, "none has an entry in rxe0:1, rxe1:1", "rocectl gids")
-}
-
 func TestExclusiveRocectlReportsWhereTheDeviceIs(t *testing.T) {
 	n := newNode(t, "exclusive")
 	a, other := n.attach(n.rail(0), n.pod()), n.pod()
@@ -279,31 +238,6 @@ func TestSharedDeviceThatIsRecreatedIsTheSame(t *testing.T) {
 		t.Errorf("rocectl check: %v\n%s", err, out)
 	}
 	a.mustDel()
-}
-
-func TestTellWhichOfABondsDevicesIsMeant(t *testing.T) {
-	n := newNode(t, "shared")
-	bond(t)
-	addDevices(t, "rxe0 on r0", "rxe1 on r1", "rxeb on bond0")
-	byHand, p := n.pod(), n.pod()
-	shell(t, fmt.Sprintf("ip link add link bond0 name net1 netns %s type macvlan mode bridge; ip -n %[1]s link set net1 up; ip -n %[1]s addr add 172.16.10.9/24 dev net1", byHand.Name))
-	cnitest.Await(t, "all have the entry", func() bool {
-		out, _ := try("sh", "-c", "cat /sys/class/infiniband/*/ports/1/gids/* | grep -c "+gidOf("172.16.10.9"))
-		return out == "3"
-	})
-	contains(t, n.rocectl("env", "--netns", byHand.Name), "NCCL_IB_HCA='=rxeb:1'", "entries in rxe0:1, rxe1:1, rxeb:1: rxeb:1, because it belongs to the bond")
-	out, err := inside(t, byHand)
-	if err == nil {
-		t.Error("in the pod, nothing tells which device it is, and rocectl env succeeds")
-	}
-	contains(t, out, `rocectl[108] find RDMA device of "172.16.10.9": it has entries in rxe0:1, rxe1:1, rxeb:1`, "or they are the NICs of a bond", "false # see the error")
-
-	a := n.attach(n.rail(0).With("master", "bond0"), p)
-	a.mustAdd()
-	contains(t, n.rocectl("env", "--netns", p.Name), "NCCL_IB_HCA='=rxeb:1'", "as ADD found it")
-	a.mustDel()
-	byHand.Remove(t)
-	p.Remove(t)
 }
 
 // TestTellWhoHasNoRecord: rocectl gids names the namespace of an entry without a
