@@ -273,21 +273,3 @@ func TestARequestTakesThem(t *testing.T) {
 		t.Errorf("Subnets has changed the file (-before +after)\n%s", diff)
 	}
 }
-
-func BenchmarkRead(b *testing.B) {
-	dir := b.TempDir()
-	f := nodefile.File{Pool: "gpu", Quarantine: 2 * time.Minute}
-	for i := range 8 {
-		p := netip.PrefixFrom(netip.AddrFrom4([4]byte{10, byte(i)}), 24)
-		f.Rails = append(f.Rails, []pool.Subnet{{Prefix: p, Ranges: []netrange.Range{{First: p.Addr().Next(), Last: p.Addr().Next()}}}})
-	}
-	if err := at(dir).Write(f); err != nil {
-		b.Fatal(err)
-	}
-	b.ReportAllocs()
-	for b.Loop() {
-		if _, err := at(dir).Read("gpu"); err != nil {
-			b.Fatal(err)
-		}
-	}
-}

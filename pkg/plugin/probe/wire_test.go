@@ -208,34 +208,3 @@ func openFiles(t *testing.T) int {
 	}
 	return len(list)
 }
-
-// BenchmarkDo measures each operation with the defaults, without the closing of
-// its sockets.
-func BenchmarkDo(b *testing.B) {
-	pod, far := wired(b)
-	far.address("pb1", gateway4)
-	far.address("pb1", gateway6)
-	four, six := pod.target("pb0", ours4, gateway4), pod.target("pb0", ours6, gateway6)
-	for _, c := range []struct {
-		name string
-		op   plan.Op
-	}{
-		{"conflict of one family", plan.Op{Kind: conflictOp(four)}},
-		{"conflict of both", plan.Op{Kind: conflictOp(four, six)}},
-		{"gateway of one family", plan.Op{Kind: gatewayOp(four)}},
-		{"gateway of both", plan.Op{Kind: gatewayOp(four, six)}},
-		{"announce both", plan.Op{Kind: plan.Announce{Targets: []plan.Target{four, six}}}},
-	} {
-		b.Run(c.name, func(b *testing.B) {
-			p := pod.prober()
-			for b.Loop() {
-				if err := p.Do(b.Context(), c.op); err != nil {
-					b.Fatal(err)
-				}
-				b.StopTimer()
-				p.Close()
-				b.StartTimer()
-			}
-		})
-	}
-}

@@ -9,7 +9,6 @@ import (
 	"io"
 	"math/rand/v2"
 	"net"
-	"runtime"
 	"slices"
 	"strings"
 	"sync"
@@ -242,33 +241,6 @@ func TestAReportOfManyPodsIsShort(t *testing.T) {
 		if len(r.Answers) == 2*pods-2 && (r.Left == 0 || !strings.Contains(r.Summary(), fmt.Sprint(r.Left, " more"))) {
 			t.Errorf("%s: %d left, %d verdicts: %s", name, r.Left, len(faults(r)), r.Summary())
 		}
-	}
-}
-
-// BenchmarkAThousandPods tests a thousand pods with eight rails each, of which one has a
-// fault, and reports what stays in memory.
-func BenchmarkAThousandPods(b *testing.B) {
-	for name, few := range map[string]bool{"counted": false, "kept": true} {
-		b.Run(name, func(b *testing.B) {
-			for b.Loop() {
-				seats := crowds(1000, 8, func(rail int, x, y string) bool { return rail == 3 && (x == "gpu-0007" || y == "gpu-0007") })
-				var pods []string
-				for _, s := range seats {
-					pods = append(pods, s.Name)
-				}
-				m := meeting{seats: seats, tally: newTally(pods), strikes: make([]int, len(seats)), gone: make([]bool, len(seats))}
-				m.tally.all = few
-				for _, round := range Schedule(len(seats)) {
-					m.round(round, Tests{})
-				}
-				r := m.tally.report()
-				var after runtime.MemStats
-				runtime.GC()
-				runtime.ReadMemStats(&after)
-				b.ReportMetric(float64(after.HeapAlloc)/1e6, "MB")
-				b.ReportMetric(float64(len(r.Answers)), "answers")
-			}
-		})
 	}
 }
 
