@@ -50,12 +50,12 @@ func TestAClaimThatTimedOutAndLandedIsNotMadeTwice(t *testing.T) {
 	var silent atomic.Bool
 	silent.Store(true)
 	created := make(chan struct{}, 1)
-	proxy, err := ground.NewProxy(c.Admin(), func(r *http.Request) ground.Fault {
-		if r.Method == http.MethodPost && silent.Load() {
+	proxy, err := ground.NewProxy(c.Admin(), func(r *http.Request) bool {
+		creates := r.Method == http.MethodPost && silent.Load()
+		if creates {
 			created <- struct{}{}
-			return ground.Silent
 		}
-		return ground.None
+		return creates
 	})
 	must(t, err)
 	t.Cleanup(proxy.Close)

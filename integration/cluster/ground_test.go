@@ -4,12 +4,7 @@
 package cluster
 
 import (
-	"context"
-	"errors"
-	"net/http"
-	"path/filepath"
 	"testing"
-	"time"
 
 	authentication "k8s.io/api/authentication/v1"
 	core "k8s.io/api/core/v1"
@@ -46,61 +41,5 @@ func TestATokenOfAnAgentSaysOnWhichNodeItIs(t *testing.T) {
 	}
 	if _, err := client(t, c.As(token)).CoreV1().Nodes().List(t.Context(), meta.ListOptions{}); !apierrors.IsForbidden(err) {
 		t.Errorf("an account without rights lists nodes: %v", err)
-	}
-}
-
-func TestAProxyDropsWhatTheTestSays(t *testing.T) {
-	t.Parallel()
-	c := shared(t)
-	admin := client(t, c.Admin())
-	for fault, want := range map[ground.Fault]struct {
-		there bool
-		err   func(error) bool
-	}{
-		ground.None:    {true, func(err error) bool { return err == nil }},
-		ground.Lost:    {false, func(err error) bool { return err != nil && apierrors.ReasonForError(err) == meta.StatusReasonUnknown }},
-		ground.Landed:  {true, func(err error) bool { return err != nil && apierrors.ReasonForError(err) == meta.StatusReasonUnknown }},
-		ground.Silent:  {true, func(err error) bool { return errors.Is(err, context.DeadlineExceeded) }},
-		ground.Refused: {false, apierrors.IsTooManyRequests},
-	} {
-		p, err := ground.NewProxy(c.Admin(), func(*http.Request) ground.Fault { return fault })
-		must(t, err)
-		t.Cleanup(p.Close)
-		space := &core.Namespace{ObjectMeta: meta.ObjectMeta{Name: "proxied" + string(fault)}}
-		patience := 30 * time.Second
-		if fault == ground.Silent { // nothing else ends it
-			patience = 5 * time.Second
-		}
-		ctx, cancel := context.WithTimeout(t.Context(), patience)
-		err = client(t, p.Config()).CoreV1().RESTClient().Post().Resource("namespaces").Body(space).MaxRetries(0).Do(ctx).Error()
-		cancel()
-		_, there := admin.CoreV1().Namespaces().Get(t.Context(), space.Name, meta.GetOptions{})
-		if !want.err(err) || (there == nil) != want.there {
-			t.Errorf("%q: error %v; then %v", fault, err, there)
-		}
-	}
-}
-
-func TestWhatWasWrittenOutlivesTheServersAndABackupForgetsIt(t *testing.T) {
-	t.Parallel()
-	c := own(t)
-	admin := client(t, c.Admin())
-	node(t, admin, "before")
-	backup := filepath.Join(t.TempDir(), "backup")
-	must(t, c.Save(t.Context(), backup))
-	node(t, admin, "after")
-
-	must(t, c.Stop())
-	must(t, c.StartEtcd(t.Context()))
-	must(t, c.StartServer(t.Context()))
-	for _, name := range []string{"before", "after"} {
-		_, err := admin.CoreV1().Nodes().Get(t.Context(), name, meta.GetOptions{})
-		must(t, err)
-	}
-	must(t, c.Restore(t.Context(), backup))
-	_, err := admin.CoreV1().Nodes().Get(t.Context(), "before", meta.GetOptions{})
-	must(t, err)
-	if _, err := admin.CoreV1().Nodes().Get(t.Context(), "after", meta.GetOptions{}); !apierrors.IsNotFound(err) {
-		t.Errorf("the node that the backup does not know: %v", err)
 	}
 }

@@ -77,17 +77,6 @@ func TestTheGIDOfAChildInANamespaceIsInTheTableOfItsParent(t *testing.T) {
 	}, "6.1", "7")
 }
 
-// 6.1 alone has our module.
-func TestADeviceMovesToANamespaceAndBack(t *testing.T) {
-	boots(t, func(t *testing.T, k Kernel) {
-		var out bytes.Buffer
-		status, err := k.Run(limited(t), machine(t, &out), "sh", "testdata/move.sh")
-		if status != 0 || err != nil {
-			t.Errorf("status %d, %v\n%s", status, err, &out)
-		}
-	}, "6.1")
-}
-
 func TestMachinesOnOneWireTransferByRDMA(t *testing.T) {
 	boots(t, func(t *testing.T, k Kernel) {
 		type result struct {

@@ -7,11 +7,8 @@ import (
 	"errors"
 	"testing"
 
-	"github.com/google/go-cmp/cmp"
-
 	"github.com/roce-cni/roce-cni/pkg/base/cnierr"
 	"github.com/roce-cni/roce-cni/pkg/plugin/conf"
-	"github.com/roce-cni/roce-cni/pkg/plugin/kernel"
 	"github.com/roce-cni/roce-cni/pkg/plugin/kernel/kerneltest"
 	"github.com/roce-cni/roce-cni/pkg/plugin/plan"
 )
@@ -26,70 +23,6 @@ func newFake(t testing.TB) (*kerneltest.Fake, *kerneltest.Space, *kerneltest.Fak
 		t.Fatal(err)
 	}
 	return f, pod, k
-}
-
-func TestFakePrintsItselfAsIPWould(t *testing.T) {
-	t.Parallel()
-	f, pod, k := newFake(t)
-	if s := f.String(); s != "" {
-		t.Errorf("an empty machine prints %q", s)
-	}
-	pod.IP("link add eth0 type veth")
-	pod.IP("link set eth0 up")
-	pod.IP("addr add 10.8.0.5/24 dev eth0")
-	pod.IP("route add default via 10.8.0.1 dev eth0")
-	for _, op := range kerneltest.Attachment("abc", "nic0") {
-		if err := k.Do(t.Context(), op); err != nil {
-			t.Fatal(err)
-		}
-	}
-	want := `/run/netns/pod:
-	link eth0 type veth address 02:00:00:00:00:01 mtu 1500 up
-	addr 10.8.0.5/24 dev eth0
-	link net1 link nic0 type macvlan mode bridge address 02:00:00:00:00:05 mtu 1500 up alias roce:abc/net1
-	sysctl net/ipv4/conf/net1/arp_announce=2
-	sysctl net/ipv4/conf/net1/arp_ignore=1
-	sysctl net/ipv4/conf/net1/arp_notify=1
-	sysctl net/ipv4/conf/net1/rp_filter=2
-	sysctl net/ipv6/conf/net1/accept_ra=0
-	sysctl net/ipv6/conf/net1/addr_gen_mode=1
-	sysctl net/ipv6/conf/net1/disable_ipv6=0
-	sysctl net/ipv6/conf/net1/keep_addr_on_down=1
-	sysctl net/ipv6/conf/net1/ndisc_notify=1
-	addr 10.9.0.5/24 dev net1
-	addr fd00:9::5/64 dev net1
-	addr fe80::5/64 dev net1
-	route 10.8.0.0/24 dev eth0 table 254 proto 2 scope link src 10.8.0.5
-	route 10.9.0.0/24 dev net1 table 100 proto 82 scope link src 10.9.0.5
-	route 10.9.0.0/24 dev net1 table 254 proto 2 scope link src 10.9.0.5
-	route ::/0 via fd00:9::1 dev net1 table 100 proto 82 src fd00:9::5 mtu 1400
-	route ::/0 via fd00:9::1 dev net1 table 254 proto 82 src fd00:9::5 metric 50
-	route default via 10.8.0.1 dev eth0 table 254 proto 3 scope global
-	route default via 10.9.0.1 dev net1 table 100 proto 82 scope global src 10.9.0.5 mtu 1400
-	route default via 10.9.0.1 dev net1 table 254 proto 82 scope global src 10.9.0.5 metric 50
-	route fd00:9::/64 dev net1 table 100 proto 82 src fd00:9::5
-	route fd00:9::/64 dev net1 table 254 proto 2 metric 256
-	route fe80::/64 dev net1 table 254 proto 2 metric 256
-	rule from 10.9.0.5/32 lookup 100 priority 32000 protocol 82
-	rule from 10.9.0.5/32 unreachable priority 32001 protocol 82
-	rule from fd00:9::5/128 lookup 100 priority 32000 protocol 82
-	rule from fd00:9::5/128 unreachable priority 32001 protocol 82
-`
-	if diff := cmp.Diff(want, f.String()); diff != "" {
-		t.Errorf("(-want +got):\n%s", diff)
-	}
-}
-
-func TestLinksOfAHostTakeTheirChildrenAlong(t *testing.T) {
-	t.Parallel()
-	f, _, k := newFake(t)
-	if err := k.Do(t.Context(), kerneltest.Attachment("abc", "nic0")[0]); err != nil {
-		t.Fatal(err)
-	}
-	f.Host().IP("link del nic0")
-	if s := f.String(); s != "" {
-		t.Errorf("left behind:\n%s", s)
-	}
 }
 
 func TestFaultsStrikeAtTheNamedCall(t *testing.T) {
@@ -122,30 +55,6 @@ func TestFaultsStrikeAtTheNamedCall(t *testing.T) {
 	}
 	if got := f.Calls() - before; got != 8 {
 		t.Errorf("%d calls, want 8", got)
-	}
-}
-
-func TestPodsComeAndGo(t *testing.T) {
-	t.Parallel()
-	f, _, k := newFake(t)
-	old := k.ID()
-	f.RemovePod("/run/netns/pod")
-	if _, err := f.Open("/run/netns/pod"); !errors.Is(err, kernel.ErrNetnsGone) {
-		t.Errorf("open a pod that is gone: %v", err)
-	}
-	f.Pod("/run/netns/pod")
-	if again, err := f.Open("/run/netns/pod"); err != nil || again.ID() == old {
-		t.Errorf("a new pod at the same path: %v, %v, want another ID than %v", again.ID(), err, old)
-	}
-}
-
-func TestPodWithoutIPv6(t *testing.T) {
-	t.Parallel()
-	_, pod, k := newFake(t)
-	pod.WithoutIPv6()
-	got, err := plan.Only(k.Facts(t.Context(), conf.Request{Rails: []conf.Rail{{Parent: conf.Parent{Name: "nic0"}}}}))
-	if err != nil || got.Pod.IPv6 {
-		t.Errorf("%+v, %v", got, err)
 	}
 }
 
