@@ -228,7 +228,7 @@ func (b Bench) Clean(ctx context.Context) error {
 	errs := []error{b.restoreSlaves()}
 	for rec, err := range b.Attach.Records.All() {
 		if err == nil {
-			err = b.Attach.Del(ctx, conf.Del{CNIVersion: "1.1.0", Network: rec.Network, Attachment: rec.Attachment, Netns: rec.Netns, IPAM: conf.PoolType})
+			err = b.Attach.Del(ctx, conf.Del{Network: rec.Network, Attachment: rec.Attachment, Netns: rec.Netns, IPAM: conf.PoolType})
 		}
 		errs = append(errs, err)
 	}

@@ -12,8 +12,7 @@ import (
 
 // Del is one DEL: the facts that lead to the record of the attachment.
 type Del struct {
-	CNIVersion string // "" if it is not a string
-	Network    string
+	Network string
 	Attachment
 	Netns string // may be empty or gone
 	// IPAM is ipam.type, and Raw is the whole input. They lead to the leases of an
@@ -36,7 +35,7 @@ func ParseDel(in Input) (Del, error) {
 		return Del{}, err
 	}
 	return Del{
-		CNIVersion: c.cniVersion, Network: c.network,
+		Network:    c.network,
 		Attachment: Attachment{ContainerID(in.ContainerID), LinkName(in.IfName)}, Netns: in.Netns,
 		IPAM: c.ipam, Raw: string(in.Stdin),
 		Pod: readArgs(in.Args, &strict.Faults{}).pod,
@@ -46,7 +45,7 @@ func ParseDel(in Input) (Del, error) {
 // DelOf returns the DEL that undoes an ADD.
 func DelOf(r Request) Del {
 	return Del{
-		CNIVersion: r.CNIVersion, Network: r.Network, Attachment: r.Attachment, Netns: r.Netns,
+		Network: r.Network, Attachment: r.Attachment, Netns: r.Netns,
 		IPAM: r.IPAM.Type, Raw: string(r.IPAM.Raw), Pod: r.Pod,
 	}
 }
@@ -108,25 +107,22 @@ func attachments(list strict.Value) []Attachment {
 
 // call has the keys that DEL and GC look at.
 type call struct {
-	cniVersion, network, ipam string
-
-	valid json.RawMessage // nil: absent
+	network, ipam string
+	valid         json.RawMessage // nil: absent
 }
 
 // readCall reads the keys as skel reads them before it calls us: upper and
 // lower case are the same, and the last of two equal keys counts.
 func readCall(in Input, f *strict.Faults) call {
 	var c struct {
-		CNIVersion json.RawMessage `json:"cniVersion"`
-		Name       json.RawMessage `json:"name"`
-		IPAM       json.RawMessage `json:"ipam"`
-		Valid      json.RawMessage `json:"cni.dev/valid-attachments"`
+		Name  json.RawMessage `json:"name"`
+		IPAM  json.RawMessage `json:"ipam"`
+		Valid json.RawMessage `json:"cni.dev/valid-attachments"`
 	}
 	if _, ok := strict.Document(in.Stdin, f); !ok || !f.Unmarshal(in.Stdin, &c) {
 		return call{}
 	}
-	out := call{cniVersion: stringOf(c.CNIVersion), network: stringOf(c.Name), valid: c.Valid}
-	out.ipam = ipamOf(c.IPAM)
+	out := call{network: stringOf(c.Name), ipam: ipamOf(c.IPAM), valid: c.Valid}
 	if !plainName(out.network) {
 		f.Add(cnierr.BadConfig, "name", "", "%q is not the name of a network", out.network)
 	}

@@ -35,7 +35,7 @@ func FuzzParse(f *testing.F) {
 		}
 		valid(t, r, stdin)
 		d, err := conf.ParseDel(in)
-		if want := (conf.Del{CNIVersion: r.CNIVersion, Network: r.Network, Attachment: r.Attachment, Netns: r.Netns, IPAM: r.IPAM.Type, Raw: string(in.Stdin), Pod: r.Pod}); err != nil || d != want {
+		if want := (conf.Del{Network: r.Network, Attachment: r.Attachment, Netns: r.Netns, IPAM: r.IPAM.Type, Raw: string(in.Stdin), Pod: r.Pod}); err != nil || d != want {
 			t.Errorf("DEL got %v, %v, want %v", d, err, want)
 		}
 		if r.IPAM.Type != conf.PoolType {

@@ -132,17 +132,11 @@ func (l *Ledger) Holding(k Key) (Holding, bool, error) {
 }
 
 // Give leases a free address.
-func (l *Ledger) Give(o Owner, s Spot) error { return l.give(o, s, false) }
-
-// GiveEarly leases a free address before its quarantine is over. Early stays
-// set in the lease.
-func (l *Ledger) GiveEarly(o Owner, s Spot) error { return l.give(o, s, true) }
-
-func (l *Ledger) give(o Owner, s Spot, early bool) error {
+func (l *Ledger) Give(o Owner, s Spot) error {
 	if err := l.addToRun(s); err != nil {
 		return err
 	}
-	return l.add(o, Place{s, l.Now, early})
+	return l.add(o, Place{s, l.Now, false})
 }
 
 // Wake leases an address in quarantine.
