@@ -132,33 +132,6 @@ func TestGatewaysOutsideOfTheSubnet(t *testing.T) {
 	}
 }
 
-// Most IPv6 fabrics have one link-local gateway address on every link.
-func TestRailsShareALinkLocalGateway(t *testing.T) {
-	t.Parallel()
-	w := newWorld(t, 2)
-	w.leaf.IP(t, "addr add fe80::1/64 dev leaf0 nodad\naddr add fe80::1/64 dev leaf1 nodad")
-	p := w.pod(t)
-	c := w.rail(0).With("rails", []any{map[string]any{"master": "rail0"}, map[string]any{"master": "rail1"}}).
-		With("ipam.subnets", []any{map[string]any{"subnet": "fd00:{rail+10}::/64", "ranges": []any{"fd00:{rail+10}::64-fd00:{rail+10}::7f"}, "gateway": "fe80::1"}}).
-		With("ipam.routes", []any{map[string]any{"dst": "2001:db8:9::/48", "gw": "fe80::1"}, map[string]any{"dst": "2001:db8:8::/48", "gw": "fe80::2"}})
-	delete(c, "master")
-	a := w.attach(c, p, "net1")
-	res := a.mustAdd(t)
-	for i, table := range []string{"100", "101"} {
-		got := strings.Join(p.routes(t, table), "\n")
-		for _, route := range []string{"default via fe80::1", "2001:db8:9::/48 via fe80::1", "2001:db8:8::/48 via fe80::2"} {
-			if want := fmt.Sprintf("%s dev %s proto 82 src %s", route, res.Interfaces[i].Name, addrs(res)[i]); !strings.Contains(got, want) {
-				t.Errorf("table %s is\n%s\nwant %q in it", table, got, want)
-			}
-		}
-	}
-	if err := a.check(t); err != nil {
-		t.Errorf("CHECK: %v", err)
-	}
-	a.mustDel(t)
-	w.nothingLeased(t)
-}
-
 // A main plugin behind which roce-ipam leases may have such a gateway too.
 func TestIPAMPluginTellsAGatewayOutsideOfTheSubnet(t *testing.T) {
 	t.Parallel()

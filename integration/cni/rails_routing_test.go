@@ -11,42 +11,6 @@ import (
 	"github.com/roce-cni/roce-cni/integration/cnitest"
 )
 
-// eightAtOnce is eight with one attachment.
-func eightAtOnce(t *testing.T, w *world, p *pod, share int) []attached {
-	t.Helper()
-	c := w.listed(cnitest.Subnet4, cnitest.Subnet6)
-	if share == 0 {
-		c = w.matched().With("ipam.subnets", []any{cnitest.Subnet4(0), cnitest.Subnet6(0)})
-	}
-	var taps []*tap
-	for i := range rails {
-		taps = append(taps, w.leaf.listen(t, fmt.Sprintf("leaf%d", i), nil))
-	}
-	a := w.attach(c, p, "net1")
-	out := each(t, a, a.mustAdd(t), 2)
-	for i := range out {
-		out[i].subnet, out[i].tap = 10+i*share, taps[i]
-	}
-	if err := a.check(t); err != nil {
-		t.Errorf("CHECK: %v", err)
-	}
-	return out
-}
-
-func TestRailsOfOneAttachmentAreEachAnsweredOnTheirOwnLink(t *testing.T) {
-	t.Parallel()
-	t.Run("a subnet for each rail", func(t *testing.T) {
-		t.Parallel()
-		testEightRails(t, newWorld(t, rails), 1, eightAtOnce)
-	})
-	t.Run("one subnet for all rails", func(t *testing.T) {
-		t.Parallel()
-		w := newWorld(t, 0)
-		w.bridge(t, rails)
-		testEightRails(t, w, 0, eightAtOnce)
-	})
-}
-
 // fabric makes the rails of two nodes: a bridge for each rail, which is its
 // segment and gateway, and routes between them. A gateway needs a link-local
 // address: with that it asks for the neighbours of packets that it forwards, and

@@ -57,13 +57,13 @@ func TestEightRailsAreEachAnsweredOnTheirOwnLink(t *testing.T) {
 	t.Parallel()
 	t.Run("a subnet for each rail", func(t *testing.T) {
 		t.Parallel()
-		testEightRails(t, newWorld(t, rails), 1, eight)
+		testEightRails(t, newWorld(t, rails), 1)
 	})
 	t.Run("one subnet for all rails", func(t *testing.T) {
 		t.Parallel()
 		w := newWorld(t, 0)
 		w.bridge(t, rails)
-		testEightRails(t, w, 0, eight)
+		testEightRails(t, w, 0)
 	})
 }
 
@@ -84,7 +84,7 @@ func (w *world) bridge(t testing.TB, n int) {
 	}
 }
 
-func testEightRails(t *testing.T, w *world, share int, attach func(*testing.T, *world, *pod, int) []attached) {
+func testEightRails(t *testing.T, w *world, share int) {
 	t.Helper()
 	w.leaf.IP(t, `
 		addr add 198.51.100.1/32 dev lo
@@ -93,7 +93,7 @@ func testEightRails(t *testing.T, w *world, share int, attach func(*testing.T, *
 	p := w.pod(t)
 	before, main := p.snapshot(t), p.routes(t, "main")
 	eth0 := w.listen(t, "pod1", nil)
-	all := attach(t, w, p, share)
+	all := eight(t, w, p, share)
 
 	checkRules(t, p, all)
 	for _, a := range all {
@@ -270,31 +270,6 @@ func sockaddr(a netip.Addr, port int) unix.Sockaddr {
 		return &unix.SockaddrInet4{Addr: a.As4(), Port: port}
 	}
 	return &unix.SockaddrInet6{Addr: a.As16(), Port: port}
-}
-
-func TestTablesAndRulesAreThoseAskedFor(t *testing.T) {
-	t.Parallel()
-	w := newWorld(t, 1)
-	p := w.pod(t)
-	c := w.rail(0).With("routing", map[string]any{"table": 777, "priority": 1000, "defaultRoute": true, "metric": 5})
-	res := w.attach(c, p, "net1").mustAdd(t)
-	addr := addrOfResult(t, res)
-	want := []string{
-		fmt.Sprintf("1000: from %s lookup 777 proto 82", addr),
-		fmt.Sprintf("1001: from %s unreachable proto 82", addr),
-	}
-	if diff := cmp.Diff(want, p.rules(t)); diff != "" {
-		t.Errorf("rules (-want +got)\n%s", diff)
-	}
-	main := p.routes(t, "main")
-	for _, route := range []string{
-		"default via 10.244.1.1 dev eth0",
-		fmt.Sprintf("default via 172.16.10.254 dev net1 proto 82 src %s metric 5", addr),
-	} {
-		if !slices.Contains(main, route) {
-			t.Errorf("main table: %q is not among %q", route, main)
-		}
-	}
 }
 
 func TestOtherRoutingModes(t *testing.T) {

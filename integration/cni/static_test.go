@@ -81,48 +81,6 @@ func TestSeveralAddressesOfOneFamily(t *testing.T) {
 	}
 }
 
-func TestGatewayBeyondTheSubnetOfTheAddress(t *testing.T) {
-	t.Parallel()
-	w := newWorld(t, 1)
-	w.leaf.IP(t, `
-		addr add 169.254.1.1/32 dev leaf0
-		addr add fd00:99::1/128 dev leaf0 nodad
-		addr add fe80::1/64 dev leaf0 nodad`)
-	p := w.pod(t)
-	before := p.snapshot(t)
-	for _, tt := range []struct {
-		mode, addr, gateway string
-		table               string
-		want                string
-	}{
-		{"policy", "172.16.10.70/32", "169.254.1.1", "100", "default via 169.254.1.1 dev net1 proto 82 src 172.16.10.70 onlink"},
-		{"policy", "fd00:10::70/128", "fd00:99::1", "100", "default via fd00:99::1 dev net1 proto 82 src fd00:10::70 metric 1024 onlink pref medium"},
-		{"policy", "fd00:10::70/64", "fe80::1", "100", "default via fe80::1 dev net1 proto 82 src fd00:10::70 metric 1024 pref medium"},
-		{"main", "172.16.10.70/32", "169.254.1.1", "main", "198.51.100.0/24 via 169.254.1.1 dev net1 proto 82 onlink"},
-		{"main", "fd00:10::70/128", "fd00:99::1", "main", "2001:db8::/32 via fd00:99::1 dev net1 proto 82 metric 1024 onlink pref medium"},
-	} {
-		a := w.static(t, p, tt.addr, tt.gateway)
-		if tt.mode == "main" {
-			a.network = a.network.With("routing", tt.mode).
-				With("ipam.routes", []any{map[string]any{"dst": "198.51.100.0/24"}, map[string]any{"dst": "2001:db8::/32"}})
-		}
-		res := a.mustAdd(t)
-		all(t, tt.mode+" "+tt.addr, p.routes(t, tt.table), []string{tt.want})
-		from := "198.51.100.1" // of the leaf, beyond the gateway
-		if addrs(res)[0].Is6() {
-			from = "2001:db8::1"
-		}
-		// nodad: else it is tentative, even on lo, until a kernel worker has run.
-		w.leaf.MustRun(t, "ip", "addr", "replace", from, "dev", "lo", "nodad")
-		w.leaf.MustRun(t, "ping", "-n", "-q", "-c", "1", "-W", "3", "-I", from, addrs(res)[0].String())
-		if err := a.check(t); err != nil {
-			t.Errorf("%s %s: CHECK: %v", tt.mode, tt.addr, err)
-		}
-		a.mustDel(t)
-		p.unchanged(t, before)
-	}
-}
-
 // What the runtime asks for, static reads itself: with prefix lengths.
 func TestStaticReadsWhatTheRuntimeAsksFor(t *testing.T) {
 	t.Parallel()
