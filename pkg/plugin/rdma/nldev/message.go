@@ -26,7 +26,6 @@ const (
 	attrPortIndex    = 3
 	attrNodeGUID     = 6
 	attrState        = 12
-	attrPhysState    = 13
 	attrQueuePairs   = 19 // RDMA_NLDEV_ATTR_RES_QP
 	attrQPNumber     = 21 // RDMA_NLDEV_ATTR_RES_LQPN
 	attrQPType       = 26
@@ -127,8 +126,6 @@ func (p *Port) parse(b []byte) {
 		switch {
 		case typ == attrState && len(v) > 0:
 			p.State = State(v[0])
-		case typ == attrPhysState && len(v) > 0:
-			p.PhysState = v[0]
 		case typ == attrNdevIndex:
 			p.NetdevIndex = int32(nlsock.Number(v))
 		case typ == attrNdevName:

@@ -41,9 +41,8 @@ type Device struct {
 
 // Port is a port of an RDMA device.
 type Port struct {
-	Number    uint32 // from 1
-	State     State
-	PhysState uint8 // enum ib_port_phys_state
+	Number uint32 // from 1
+	State  State
 	// NetdevIndex and Netdev are the port's network interface; 0 and "" when it
 	// is in another namespace than the socket, or the driver does not tell.
 	NetdevIndex int32

@@ -84,7 +84,7 @@ func (r *recording) Exchange(_ context.Context, reqs ...nlsock.Request) ([]nlsoc
 func TestRecordedKernelsAreRead(t *testing.T) {
 	t.Parallel()
 	port := func(index int32, name string) []Port {
-		return []Port{{Number: 1, State: Active, PhysState: 5, NetdevIndex: index, Netdev: name}}
+		return []Port{{Number: 1, State: Active, NetdevIndex: index, Netdev: name}}
 	}
 	want := System{Devices: []Device{
 		{Index: 0, Name: "rxe0", GUID: "5054:00ff:fe00:0000", Protocol: "roce", Ports: port(2, "r0")},
@@ -177,7 +177,7 @@ func FuzzSystem(f *testing.F) {
 	f.Add([]byte{}, []byte{}, []byte{})
 	f.Add([]byte{1}, []byte{2, 3}, []byte{4, 5, 6})
 	f.Add([]byte{8, 0, attrPortIndex, 0, 1, 0, 0, 0, 4, 0, attrDevName, 0}, []byte{4, 0, attrState, 0}, []byte{4, 0, attrNetnsMode, 0})
-	f.Add([]byte{8, 0, attrPortIndex, 0, 255, 255, 255, 255, 8, 0, attrNodeGUID, 0, 1, 2, 3, 4}, []byte{4, 0, attrPhysState, 0}, []byte{})
+	f.Add([]byte{8, 0, attrPortIndex, 0, 255, 255, 255, 255, 8, 0, attrNodeGUID, 0, 1, 2, 3, 4}, []byte{4, 0, attrState, 0}, []byte{})
 	f.Fuzz(func(t *testing.T, device, port, sys []byte) {
 		r := &recording{devices: [][]byte{device}, sys: sys, ports: make([][]byte, maxPorts)}
 		for i := range r.ports {
