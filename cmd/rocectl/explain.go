@@ -9,6 +9,7 @@ import (
 	"io"
 	"os"
 	"regexp"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -30,9 +31,10 @@ another program: ibverbs, perftest, NCCL, UCX, the RDMA device plugin, kubelet o
 Multus. It may be a whole log. "-" reads it from standard input. Without an argument
 all codes of roce-cni are listed.
 
-If the text has several known errors, the most probable cause comes first. "Pod:" and
-"Node:" say where to type what follows. Where LANG is Chinese, so is the answer. The exit
-status is 1 if the text has none.`,
+If the text has several known errors, the most probable cause comes first. If it has none
+that is known, but is of a known kind, such as a call of ibverbs that failed, the answer
+says that it is a general one. "Pod:" and "Node:" say where to type what follows. Where
+LANG is Chinese, so is the answer. The exit status is 1 if the text has no known error.`,
 		Example: `  rocectl explain 106
   rocectl explain "Couldn't allocate MR"
   kubectl logs job/perftest-client | rocectl explain -`,
@@ -97,10 +99,16 @@ func explainText(w io.Writer, text string) error {
 		}
 	}
 	found := explain.Load().Find(text)
+	if len(seen) > 0 { // a code says more than a general answer
+		found = slices.DeleteFunc(found, func(f explain.Found) bool { return f.General })
+	}
 	locale := cmp.Or(os.Getenv("LC_ALL"), os.Getenv("LC_MESSAGES"), os.Getenv("LANG"))
 	for _, e := range found {
-		a := e.In(locale)
-		fmt.Fprintf(w, "%s: %s\n  cause: %s\n  do:    %s\n", e.From, e.Text, a.Cause, a.Do)
+		a, general := e.In(locale), ""
+		if e.General {
+			general = " (a general answer)"
+		}
+		fmt.Fprintf(w, "%s: %s%s\n  cause: %s\n  do:    %s\n", e.From, e.Text, general, a.Cause, a.Do)
 	}
 	if len(seen)+len(found) == 0 {
 		return cnierr.New(cnierr.BadConfig, "explain", firstWords(text),

@@ -12,6 +12,7 @@ package explain
 import (
 	_ "embed" // errors.yaml
 	"regexp"
+	"slices"
 	"strings"
 	"unicode/utf8"
 
@@ -30,6 +31,8 @@ type Entry struct {
 	ZH     *Answer `json:"zh"` // nil: not translated
 	Source string  `json:"source"`
 	Often  bool    `json:"often"`
+
+	General bool `json:"general"` // of a kind of text, not of one problem
 
 	patterns [][]*regexp.Regexp // for each of Texts; a log must match all of one
 }
@@ -85,20 +88,67 @@ type Found struct {
 }
 
 // Find returns the problems that a text reports, in the order of the table. The text may be
-// a whole log, as Plain returns it.
+// a whole log, as Plain returns it. A general answer is among them only if no entry before
+// it fits, and for lines that no entry explains.
 func (t Table) Find(text string) []Found {
-	whole := strings.ToLower(alike(unwrapped(text)))
-	text = strings.ToLower(alike(text))
-	var out []Found
-	for _, e := range t {
-		for i, parts := range e.patterns {
-			if matchAll(parts, text) || whole != text && matchAll(parts, whole) {
-				out = append(out, Found{e, e.Texts[i]})
-				break
+	logs := []string{strings.ToLower(alike(text)), strings.ToLower(alike(unwrapped(text)))}
+	if logs[0] == logs[1] {
+		logs = logs[:1]
+	}
+	at := map[int]string{} // which of its texts each entry found
+	for i, e := range t {
+		if text, ok := e.in(logs); ok && !e.General {
+			at[i] = text
+		}
+	}
+	for i, e := range t {
+		if _, ok := at[i]; ok {
+			for j := range logs {
+				logs[j] = e.without(logs[j])
 			}
 		}
 	}
+	var out []Found
+	for i, e := range t {
+		text, ok := at[i]
+		if e.General && len(out) == 0 {
+			text, ok = e.in(logs)
+		}
+		if ok {
+			out = append(out, Found{e, text})
+		}
+	}
 	return out
+}
+
+// in returns the first of the texts of an entry that a log has.
+func (e Entry) in(logs []string) (string, bool) {
+	for i, parts := range e.patterns {
+		if slices.ContainsFunc(logs, func(log string) bool { return matchAll(parts, log) }) {
+			return e.Texts[i], true
+		}
+	}
+	return "", false
+}
+
+// without returns a log without the lines that have a text of an entry.
+func (e Entry) without(log string) string {
+	for _, p := range slices.Concat(e.patterns...) {
+		var b strings.Builder
+		end := 0
+		for _, at := range p.FindAllStringIndex(log, -1) {
+			if at[0] < end {
+				continue // in the line that is left out already
+			}
+			b.WriteString(log[end : end+strings.LastIndexByte(log[end:at[0]], '\n')+1])
+			end = len(log)
+			if n := strings.IndexByte(log[at[1]:], '\n'); n >= 0 {
+				end = at[1] + n
+			}
+		}
+		log = b.String() + log[end:]
+	}
+	return log
 }
 
 func matchAll(parts []*regexp.Regexp, log string) bool {

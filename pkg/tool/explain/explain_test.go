@@ -146,10 +146,52 @@ func TestEachTextFindsItsEntry(t *testing.T) {
 	}
 }
 
+// TestGeneralAnswersGiveWay gives Find texts for which a general answer would be noise.
+func TestGeneralAnswersGiveWay(t *testing.T) {
+	t.Parallel()
+	const (
+		general  = "x:1:2 [0] NCCL WARN a step that no entry knows"
+		problem  = "NCCL WARN Bootstrap : no socket interface found"
+		harmless = "NCCL INFO NET/Plugin : No plugin found (libnccl-net.so)."
+	)
+	table := Load()
+	for _, c := range []struct {
+		text, first string
+		found       int
+	}{
+		{general, "NCCL WARN", 1},
+		{problem + "\n" + general, "Bootstrap : no socket interface found", 1},
+		{general + "\n" + harmless, "NCCL WARN", 2},                      // what is harmless explains only its line
+		{"NCCL WARN " + harmless, "No plugin found (libnccl-net.so)", 1}, // which has no other answer
+	} {
+		if found := table.Find(c.text); len(found) != c.found || found[0].Text != c.first {
+			t.Errorf("%q finds %v, want %q and %d in all", c.text, texts(found), c.first, c.found)
+		}
+	}
+}
+
 func TestWhatIsUnknownIsNotGuessed(t *testing.T) {
 	t.Parallel()
-	for _, text := range []string{"", "x", "everything is fine", "Error 500", "  MTU : 4096[B]"} {
-		if found := Load().Find(text); len(found) > 0 {
+	table := Load()
+	for _, text := range []string{
+		"", "x", "everything is fine", "Error 500", "  MTU : 4096[B]",
+		// What programs say that succeed.
+		"node-a:93:93 [0] NCCL INFO ncclCommInitRank comm 0x9 rank 0 nranks 8 cudaDev 0 - Init COMPLETE",
+		"node-a:93:99 [0] NCCL INFO Connected all rings, use ring PXN 0 GDR 1",
+		"cma_event type RDMA_CM_EVENT_ESTABLISHED cma_id 0x607ff0 (parent)",
+		"link mlx5_0/1 state ACTIVE physical_state LINK_UP netdev ens1f0np0",
+		"rdma_rxe: loaded", "infiniband rxe0: added eth0", "wc status IBV_WC_SUCCESS",
+		"mlx5_core 0000:3b:00.0: firmware version: 28.43.1014",
+		"mlx5_core 0000:3b:00.0 ens1f0np0: Link up",
+		"Normal  AddedInterface  2s  multus  Add net1 [172.16.11.7/24] from ml/rail0",
+		"ok rdma 12 passed, 0 failed", "PASS: ibv_rc_pingpong, 0 errors",
+		// What has a word of ours by chance.
+		"E: Failed to fetch bionic-updates: update failed", "wifi_scan failed", "bash: completion error",
+		"make: *** [all] Error 2", "SyntaxError: invalid syntax", "profile could not be read: failed",
+		"product_id check failed", "git@example.com: Permission denied (publickey).", "tar: x: Cannot open: Invalid argument",
+		"cat: x: No such file or directory", "mkdir: cannot create directory: Permission denied", "HTTP 404 Not Found",
+	} {
+		if found := table.Find(text); len(found) > 0 {
 			t.Errorf("%q finds %v", text, texts(found))
 		}
 	}

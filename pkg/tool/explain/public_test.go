@@ -20,10 +20,10 @@ type publicText struct {
 }
 
 // score counts the answers to texts.
-type score struct{ all, right, wrong int }
+type score struct{ all, right, general, wrong int }
 
 // answered gives Find the texts of a file of testdata/public. An answer is right if it is
-// one that the text wants, and wrong if it is another one.
+// one that the text wants, and wrong if it is another one that is not general.
 func answered(t *testing.T, file string, report func(publicText, string)) score {
 	t.Helper()
 	data, err := os.ReadFile(filepath.Join("testdata", "public", file))
@@ -36,14 +36,16 @@ func answered(t *testing.T, file string, report func(publicText, string)) score 
 	}
 	table, s := Load(), score{all: len(all)}
 	for _, p := range all {
-		got := "none"
+		got, general := "none", false
 		if found := table.Find(Plain(p.Text)); len(found) > 0 {
-			got = found[0].Texts[0]
+			got, general = found[0].Texts[0], found[0].General
 		}
 		switch {
 		case slices.Contains(p.Want, got):
 			s.right++
 			continue
+		case general:
+			s.general++
 		case got != "none":
 			s.wrong++
 		}
@@ -62,7 +64,7 @@ func TestPublicTextsAreExplained(t *testing.T) {
 	})
 	heldout := answered(t, "heldout.yaml", func(publicText, string) {})
 	t.Logf("open: %+v, held out: %+v", open, heldout)
-	if heldout.right < 68 || heldout.wrong > 0 {
-		t.Errorf("of %d held out texts %d are answered rightly and %d wrongly, want 68 and none", heldout.all, heldout.right, heldout.wrong)
+	if heldout.right < 99 || heldout.right+heldout.general < 104 || heldout.wrong > 0 {
+		t.Errorf("of the held out texts are answered: %+v; want 99 right, the others in general", heldout)
 	}
 }
