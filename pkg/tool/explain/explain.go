@@ -134,19 +134,9 @@ func (e Entry) in(logs []string) (string, bool) {
 // without returns a log without the lines that have a text of an entry.
 func (e Entry) without(log string) string {
 	for _, p := range slices.Concat(e.patterns...) {
-		var b strings.Builder
-		end := 0
-		for _, at := range p.FindAllStringIndex(log, -1) {
-			if at[0] < end {
-				continue // in the line that is left out already
-			}
-			b.WriteString(log[end : end+strings.LastIndexByte(log[end:at[0]], '\n')+1])
-			end = len(log)
-			if n := strings.IndexByte(log[at[1]:], '\n'); n >= 0 {
-				end = at[1] + n
-			}
+		if p.MatchString(log) {
+			log = regexp.MustCompile(`[^\n]*(?:`+p.String()+`)[^\n]*`).ReplaceAllString(log, "")
 		}
-		log = b.String() + log[end:]
 	}
 	return log
 }
