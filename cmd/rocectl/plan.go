@@ -482,8 +482,13 @@ func (f *offlinePool) pool(name string) (block.Pool, string, error) {
 		return block.Pool{}, "", cnierr.New(cnierr.BadConfig, "plan addresses of RailPool", name,
 			"put the RailPool into FILE, after a line ---, or run without --offline on a node that has addresses of it", "FILE does not have it")
 	}
-	if f.pools[i].Spec.RackLabel == "" {
+	label := f.pools[i].Spec.RackLabel
+	if label == "" {
 		return f.pools[i], "", nil
+	}
+	if f.rack == "" {
+		return block.Pool{}, "", cnierr.New(cnierr.BadConfig, "plan addresses of RailPool", name,
+			"add --rack with the value of a node's label "+label, "its subnets differ by rack")
 	}
 	return f.pools[i], f.rack, nil
 }
