@@ -84,12 +84,14 @@ func envCommand(node *nodeFlags) *cobra.Command {
 		},
 	}
 	takesPod(cmd)
+	cmd.Flags().StringVarP(&f.at.namespace, "namespace", "n", "", "the `NAMESPACE` of the pod in Kubernetes")
 	cmd.Flags().StringVar(&f.netns, "netns", "", "the pod's network namespace: a `PATH`, or a name in /run/netns")
 	cmd.Flags().IntVar(&f.pid, "pid", 0, "a process of the pod: its `PID` on the node")
 	cmd.Flags().StringVar(&f.at.container, "container", "", "the pod of this container: its `ID`, or the beginning of it")
 	cmd.Flags().StringVar(&f.at.ifName, "ifname", "", "only the interface of this `NAME` in the pod (default all)")
 	f.format.Register(cmd)
 	cmd.MarkFlagsMutuallyExclusive("netns", "pid", "container")
+	cmd.MarkFlagsMutuallyExclusive("netns", "pid", "namespace")
 	return cmd
 }
 
@@ -159,7 +161,9 @@ func (f envFlags) path() (string, error) {
 }
 
 // recorded says whether the flags name a pod that has a record.
-func (f envFlags) recorded() bool { return f.at.container != "" || f.at.pod != "" }
+func (f envFlags) recorded() bool {
+	return f.at.container != "" || f.at.pod != "" || f.at.namespace != ""
+}
 
 // ofRecord returns the path of the namespace in the record of a pod.
 func (f envFlags) ofRecord() (string, error) {

@@ -143,15 +143,19 @@ func (n *nodeFlags) chosen(cmd *cobra.Command, args []string, s selection) (atta
 }
 
 // selection is what chooses attachments: flags, and the argument [POD].
-type selection struct{ container, ifName, pod string }
+type selection struct{ container, ifName, pod, namespace string }
 
-// takesPod gives a command the argument [POD]. It refuses an empty one: a script with an empty
-// variable would otherwise get the answer for all pods, or for the namespace of the caller.
+// takesPod gives a command the argument [POD]. It refuses an empty one, and an empty -n: a script
+// with an empty variable would otherwise get the answer for all pods, or for the namespace of the
+// caller.
 func takesPod(cmd *cobra.Command) {
 	cmd.Use += " [POD|NAMESPACE/POD]"
 	cmd.Args = func(cmd *cobra.Command, args []string) error {
 		if len(args) == 1 && args[0] == "" {
 			return cnierr.New(cnierr.BadConfig, "read argument", "POD", "name a pod, or leave the argument out", "it is empty")
+		}
+		if n := cmd.Flags().Lookup("namespace"); n != nil && n.Changed && n.Value.String() == "" {
+			return cnierr.New(cnierr.BadConfig, "read flag", "--namespace", "name a namespace, or leave the flag out", "it is empty")
 		}
 		return cobra.MaximumNArgs(1)(cmd, args)
 	}
@@ -159,6 +163,7 @@ func takesPod(cmd *cobra.Command) {
 
 func (s *selection) register(cmd *cobra.Command) {
 	takesPod(cmd)
+	cmd.Flags().StringVarP(&s.namespace, "namespace", "n", "", "only pods of this `NAMESPACE` of Kubernetes (default all)")
 	cmd.Flags().StringVar(&s.container, "container", "", "only this container: its `ID`, or the beginning of it (default all)")
 	cmd.Flags().StringVar(&s.ifName, "ifname", "", "only the attachment with the interface of this `NAME` in the pod (default all)")
 }
@@ -190,7 +195,7 @@ func (s selection) from(records record.Store) ([]conf.Attachment, error) {
 }
 
 func (s selection) missing() error {
-	subject := strings.Join(strings.Fields(s.pod+" "+s.container+" "+s.ifName), " ")
+	subject := strings.Join(strings.Fields(s.namespace+" "+s.pod+" "+s.container+" "+s.ifName), " ")
 	return cnierr.New(cnierr.BadConfig, "look for attachment", subject,
 		"rocectl show lists the attachments of this node, and with -o wide the ids of their containers", "this node has no record of it")
 }
@@ -200,6 +205,7 @@ func (s selection) has(r record.Record) bool {
 	name := conf.LinkName(s.ifName)
 	return strings.HasPrefix(string(r.ContainerID), s.container) &&
 		(s.pod == "" || s.pod == r.Pod.Name || s.pod == r.Pod.String()) &&
+		(s.namespace == "" || s.namespace == r.Pod.Namespace) &&
 		(name == "" || r.IfName == name || slices.ContainsFunc(r.Plan.Interfaces, func(i plan.Interface) bool { return i.Name == name }))
 }
 

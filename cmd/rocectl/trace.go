@@ -45,7 +45,7 @@ about 2,000 calls, until it boots.`,
 			all = slices.DeleteFunc(all, func(c calls.Call) bool { return !only.has(asRecord(c)) })
 			all = all[len(all)-int(min(last, uint(len(all)))):]
 			return format.Print(cmd.OutOrStdout(), append([]calls.Call{}, all...), func(w io.Writer) error {
-				return writeCalls(format, w, all, only != (selection{}))
+				return writeCalls(format, w, all, only != selection{namespace: only.namespace})
 			})
 		},
 	}
