@@ -14,6 +14,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/roce-cni/roce-cni/cmd/internal/cli"
+	"github.com/roce-cni/roce-cni/cmd/internal/plugin"
 	"github.com/roce-cni/roce-cni/pkg/base/cnierr"
 	"github.com/roce-cni/roce-cni/pkg/plugin/calls"
 	"github.com/roce-cni/roce-cni/pkg/plugin/conf"
@@ -24,6 +25,7 @@ func traceCommand(node *nodeFlags) *cobra.Command {
 	var s selection
 	var format cli.Format
 	var last uint
+	var watch bool
 	cmd := &cobra.Command{
 		Use:   "trace",
 		Short: "Show the last ADDs and DELs of this node: how long each took, and how it ended",
@@ -37,21 +39,32 @@ about 2,000 calls, until it boots.`,
 			if err != nil {
 				return err
 			}
-			all, _, err := calls.File{Dir: dir}.After("")
-			if err != nil {
-				return cnierr.New(cnierr.IO, "read calls in", dir, "", "%w", err)
+			only, mark := s.of(args), calls.Mark("")
+			for first := true; ; first = false {
+				var all []calls.Call
+				if all, mark, err = (calls.File{Dir: dir}).After(mark); err != nil {
+					return cnierr.New(cnierr.IO, "read calls in", dir, "", "%w", err)
+				}
+				all = slices.DeleteFunc(all, func(c calls.Call) bool { return !only.has(asRecord(c)) })
+				if first {
+					all = all[len(all)-int(min(last, uint(len(all)))):]
+				}
+				if first || len(all) > 0 {
+					err = format.Print(cmd.OutOrStdout(), append([]calls.Call{}, all...), func(w io.Writer) error {
+						return writeCalls(format, w, all, only != selection{namespace: only.namespace})
+					})
+					format.NoHeaders = format.NoHeaders || len(all) > 0
+				}
+				if err != nil || !watch || plugin.Wait(cmd.Context(), time.Second) != nil {
+					return err
+				}
 			}
-			only := s.of(args)
-			all = slices.DeleteFunc(all, func(c calls.Call) bool { return !only.has(asRecord(c)) })
-			all = all[len(all)-int(min(last, uint(len(all)))):]
-			return format.Print(cmd.OutOrStdout(), append([]calls.Call{}, all...), func(w io.Writer) error {
-				return writeCalls(format, w, all, only != selection{namespace: only.namespace})
-			})
 		},
 	}
 	s.register(cmd)
 	format.RegisterTable(cmd)
 	cmd.Flags().UintVar(&last, "last", 50, "how `MANY` calls to show at most")
+	cmd.Flags().BoolVarP(&watch, "watch", "w", false, "go on, and show each call when it ends, until the command is stopped")
 	return cmd
 }
 
