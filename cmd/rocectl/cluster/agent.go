@@ -40,8 +40,9 @@ import (
 type agentFlags struct {
 	node, nodeIP, hostRoot, kubeconfig, listen, services string
 
-	rails time.Duration
-	lldp  bool
+	rails  time.Duration
+	lldp   bool
+	unused []string
 }
 
 func agentCommand(stateDir func() (string, error)) *cobra.Command {
@@ -89,6 +90,7 @@ cannot reach it; nor can the probes of kubelet.`,
 	cmd.Flags().StringVar(&f.services, ServiceRange, "", "the `CIDRS` of the cluster's Services, as kube-apiserver has them in its flag of this name (default: its ServiceCIDRs, which Kubernetes has from 1.33 on)")
 	cmd.Flags().DurationVar(&f.rails, "rails", time.Minute, "the `TIME` between two looks at the NICs, which are reported when they have changed; 0 reports nothing")
 	cmd.Flags().BoolVar(&f.lldp, "lldp", false, "report the switch and the switch port of each NIC, too")
+	cmd.Flags().StringSliceVar(&f.unused, "unused", nil, "the `INTERFACES` that no network uses, such as ens9f1,ens10f1: the node has no fault when they are down")
 	cmd.Flags().Lookup("node").DefValue = "" // the page about it is the same on all machines
 	return cmd
 }
@@ -119,7 +121,7 @@ func (f agentFlags) run(ctx context.Context, stateDir string, log *slog.Logger) 
 		return err
 	}
 	files := nodefile.Store{Dir: stateDir, BootID: boot}
-	rails := newReporter(node.Name, f.rails, api.RailNodes().Publish, log)
+	rails := newReporter(node.Name, f.rails, f.unused, api.RailNodes().Publish, log)
 	a := agent.New(agent.Config{
 		Node: node, Addresses: kernel.HostAddrs, // this process runs in the namespace of the node
 		Store: api.Blocks(), Requests: requests, Machine: api.Nodes().Machine,

@@ -78,7 +78,7 @@ func (f Fleet) read(ctx context.Context) (reports, error) {
 func reportsOf(objects []kube.RailNode, nodes []kube.Node) reports {
 	out := reports{Nodes: []fleet.Node{}, Unreported: []string{}, Differences: []fleet.Difference{}}
 	for i := range objects {
-		n := fleet.Node{Name: objects[i].Name, Report: objects[i].Status}
+		n := fleet.Node{Name: objects[i].Name, Report: objects[i].Status.Report}
 		slices.SortFunc(n.Rails, func(a, b fleet.Rail) int { return cmp.Compare(a.Rail, b.Rail) })
 		out.Nodes = append(out.Nodes, n)
 	}

@@ -24,18 +24,18 @@ const leaseName = "roce-cni-gc"
 
 // gcFlags are the flags of rocectl gc.
 type gcFlags struct {
-	cluster, once         bool
+	cluster, once, taint  bool
 	namespace, kubeconfig string
-	every, lull           time.Duration
+	every, lull, rails    time.Duration
 }
 
 func gcCommand() *cobra.Command {
 	var f gcFlags
 	cmd := &cobra.Command{
 		Use:   "gc --cluster",
-		Short: "Free the blocks of nodes that are gone for good, and sum up the RailPools",
-		Long: `Free the blocks of nodes that are gone for good, and sum up the RailPools in
-their status, until it is stopped. Replicas elect one active leader by a Lease,
+		Short: "Free the blocks of nodes that are gone for good, and sum up RailPools and rails",
+		Long: `Free the blocks of nodes that are gone for good, and sum up the RailPools and
+the rails of nodes in their status, until it is stopped. Replicas elect one active leader by a Lease,
 see conf-examples/deploy/gc.yaml. No pod needs it to start or end.
 
 A new RailPool is marked as in use within seconds, by the finalizer
@@ -54,6 +54,12 @@ bound to the node at every check for an hour, while the node was Ready. It is
 deleted when no node has held it for spec.sticky.ttl of its RailPool, unless it
 has keep: true.
 
+A Node gets the condition RoceRailsReady from what its agent reports: False while
+a port is down, a GID table is full or a switch is not heard any more, and Unknown
+when the agent has reported nothing for three hours. With --rail-taint a Node has
+the taint roce-cni.io/rail-not-ready:NoSchedule while the condition is False, but
+never more than half of the nodes that report rails. No pod is evicted.
+
 With --once the command changes nothing. It shows the blocks without a node, the
 RailLeases that no node uses, what each waits for, and which nodes have the most.`,
 		Example: "  rocectl gc --cluster --once --kubeconfig ~/.kube/config",
@@ -69,7 +75,7 @@ RailLeases that no node uses, what each waits for, and which nodes have the most
 			ctx, stop, log := service(cmd.Context(), cmd.ErrOrStderr())
 			defer stop()
 			r := reconcile.New(reconcile.Config{
-				Cluster: newObjects(api), Store: api.Blocks(), Leases: api.Leases(), Every: f.every, Lull: f.lull,
+				Cluster: newObjects(api), Store: api.Blocks(), Leases: api.Leases(), Every: f.every, Lull: f.lull, Rails: f.rails, Taint: f.taint,
 				Wait: plugin.Wait, Now: plugin.BootTime, Date: time.Now, Log: log,
 			})
 			if f.once {
@@ -78,13 +84,19 @@ RailLeases that no node uses, what each waits for, and which nodes have the most
 			return f.lead(ctx, api, log, r.Run)
 		},
 	}
+	f.register(cmd)
+	return cmd
+}
+
+func (f *gcFlags) register(cmd *cobra.Command) {
 	cmd.Flags().BoolVar(&f.cluster, "cluster", false, "manage the whole cluster")
 	cmd.Flags().BoolVar(&f.once, "once", false, "show what would be freed, and what it waits for, and exit")
 	cmd.Flags().StringVar(&f.namespace, "namespace", "roce-cni", "the `NAMESPACE` of the Lease")
 	cmd.Flags().StringVar(&f.kubeconfig, "kubeconfig", "", "a kubeconfig `FILE` to reach the API server (default: the service account of the pod)")
 	cmd.Flags().DurationVar(&f.every, "interval", 10*time.Minute, "the `TIME` between two checks")
+	cmd.Flags().DurationVar(&f.rails, "rails", time.Minute, "the `TIME` between two looks at the reports of rails; a Node is written once in five of them at most; 0 writes no Node")
+	cmd.Flags().BoolVar(&f.taint, "rail-taint", false, "give nodes a taint while their rails cannot serve new pods; without it, the taint is removed")
 	cmd.Flags().DurationVar(&f.lull, "lull", reconcile.Lull, "the `TIME` without any block before a deleted RailPool is removed; shorter times are for tests")
-	return cmd
 }
 
 // lead runs work while this process has the Lease. It returns an error when the

@@ -12,6 +12,7 @@ import (
 
 	"github.com/roce-cni/roce-cni/pkg/cluster/agent"
 	"github.com/roce-cni/roce-cni/pkg/cluster/block"
+	"github.com/roce-cni/roce-cni/pkg/cluster/fleet"
 	"github.com/roce-cni/roce-cni/pkg/cluster/kube"
 	"github.com/roce-cni/roce-cni/pkg/cluster/reconcile"
 	"github.com/roce-cni/roce-cni/pkg/cluster/sticky"
@@ -52,9 +53,24 @@ func (o *objects) Nodes(ctx context.Context) ([]reconcile.Node, error) {
 	all, err := o.api.Nodes().All(ctx)
 	var out []reconcile.Node
 	for _, n := range all {
-		out = append(out, reconcile.Node{Name: n.Name, Labels: n.Labels, MachineID: n.MachineID, Ready: n.Ready})
+		out = append(out, reconcile.Node{Name: n.Name, Labels: n.Labels, MachineID: n.MachineID, Ready: n.Ready, Rails: n.Rails, Tainted: n.Tainted})
 	}
 	return out, err
+}
+
+// Rails is reconcile.Cluster's.
+func (o *objects) Rails(ctx context.Context) ([]reconcile.Report, error) {
+	all, err := o.api.RailNodes().All(ctx)
+	var out []reconcile.Report
+	for i := range all {
+		out = append(out, reconcile.Report{Node: all[i].Name, Version: all[i].ResourceVersion, Report: all[i].Status.Report})
+	}
+	return out, err
+}
+
+// SetRails is reconcile.Cluster's.
+func (o *objects) SetRails(ctx context.Context, node string, c fleet.Condition, taint bool) error {
+	return o.api.Nodes().SetRails(ctx, node, c, taint)
 }
 
 // Pools is reconcile.Cluster's.

@@ -30,8 +30,10 @@ const (
 	// reportRetry is the longest wait after an error.
 	reportRetry = 5 * time.Minute
 	// listenEvery is how often the agent listens for switches, and listenFor for how long:
-	// two intervals of LLDP.
-	listenEvery, listenFor = 10 * time.Minute, 2*lldp.Interval + 5*time.Second
+	// four intervals of LLDP, after which what a switch has said before has expired.
+	listenEvery, listenFor = 10 * time.Minute, 4*lldp.Interval + 5*time.Second
+	// calm is fleet.Flaps'.
+	calm = 5 * time.Minute
 )
 
 // reporter reports the rails of the node. No pod needs its report, so its errors are logged
@@ -39,6 +41,7 @@ const (
 type reporter struct {
 	node    string
 	every   time.Duration // between two looks
+	unused  []string      // interfaces that no network uses
 	publish func(ctx context.Context, node string, r fleet.Report) error
 	ports   func(ctx context.Context) ([]nic.Details, error)
 	wait    func(ctx context.Context, d time.Duration) error
@@ -49,44 +52,85 @@ type reporter struct {
 	due       time.Duration // when it is sent again
 	retry     time.Duration // no report is sent before, after an error
 
-	mu    sync.Mutex
-	heard map[string]fleet.Connection
-	seen  []nic.Details // at the last look
+	flaps fleet.Flaps
+
+	mu     sync.Mutex
+	heard  map[string]fleet.Connection
+	silent map[string]bool // whether a switch was heard once and is not any more, if one was
+	seen   []nic.Details   // at the last look
+	faults map[string][]fleet.Fault
 }
 
-// newReporter returns the reporter of a node that looks at its NICs so often.
-func newReporter(node string, every time.Duration, publish func(context.Context, string, fleet.Report) error, log *slog.Logger) *reporter {
+// newReporter returns the reporter of a node that looks at its NICs so often. No network uses the
+// interfaces unused.
+func newReporter(node string, every time.Duration, unused []string, publish func(context.Context, string, fleet.Report) error, log *slog.Logger) *reporter {
 	ports := func(ctx context.Context) ([]nic.Details, error) {
 		n, err := nic.Live(ctx)
 		return n.Inventory(), err
 	}
 	wait := func(ctx context.Context, d time.Duration) error { return plugin.Wait(ctx, spread(d)) }
-	return &reporter{node: node, every: every, publish: publish, ports: ports, wait: wait, now: plugin.BootTime, log: log}
+	return &reporter{
+		node: node, every: every, unused: unused, publish: publish, ports: ports, wait: wait, now: plugin.BootTime, log: log,
+		flaps: fleet.Flaps{Calm: max(calm, 3*every)},
+	}
 }
 
 // run reports until the context ends. It sends a report that was the same at two looks,
-// so that a port that flaps is not reported all the time.
+// so that a port that flaps is not reported all the time, with the faults that are
+// confirmed.
 func (r *reporter) run(ctx context.Context) {
 	sent := &once{log: r.log, what: "the rails of the node cannot be reported, which only kubectl roce rails needs"}
 	looked := &once{log: r.log, what: "the NICs of the node cannot be listed"}
-	var last *fleet.Report
+	var last, stable *fleet.Report
 	for pause := min(secondLook, r.every); ; pause = r.every {
 		ports, err := r.ports(ctx)
 		looked.note(err)
 		if err == nil {
-			r.mu.Lock()
-			r.seen = ports
-			r.mu.Unlock()
+			faults := r.look(ports)
 			now := reportOf(ports, r.connections(), r.published)
 			if last != nil && now.Equal(*last) {
-				r.send(ctx, now, sent)
+				stable = &now
 			}
-			last = &now
+			if last = &now; stable != nil {
+				r.send(ctx, stable.With(faults), sent)
+			}
 		}
 		if r.wait(ctx, pause) != nil {
 			return
 		}
 	}
+}
+
+// look notes what a look has found, and returns the faults that are confirmed.
+func (r *reporter) look(ports []nic.Details) map[string][]fleet.Fault {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	found := map[string][]fleet.Fault{}
+	for _, p := range ports {
+		if name := clean(string(p.Netdev), 15); p.Rail != nil && !slices.Contains(r.unused, name) {
+			found[name] = faultsOf(p, r.silent[string(p.Netdev)])
+		}
+	}
+	r.seen, r.faults = ports, r.flaps.Look(r.now(), found)
+	return r.faults
+}
+
+// faultsOf returns why new pods should not get a NIC. A device that a pod has tells nothing.
+// The table of a driver that hides entries can be full without a sign.
+func faultsOf(p nic.Details, silent bool) (out []fleet.Fault) {
+	switch {
+	case p.State == nic.Away:
+		return nil
+	case p.State != "ACTIVE":
+		return []fleet.Fault{fleet.Down}
+	}
+	if p.GIDs.Size > 0 && p.GIDs.Free() < max(1, p.GIDs.Width) {
+		out = append(out, fleet.GIDTableFull)
+	}
+	if silent {
+		out = append(out, fleet.NeighbourLost)
+	}
+	return out
 }
 
 // send sends a report that has changed, or was sent a long time ago.
@@ -126,6 +170,7 @@ func (r *reporter) rails() []agent.Rail {
 		if p.Rail != nil && *p.Rail < fleet.MaxRails {
 			out = append(out, agent.Rail{
 				Number: *p.Rail, Netdev: clean(string(p.Netdev), 15), Device: clean(p.Device, 63), Up: p.State == "ACTIVE" || p.State == nic.Away, GIDs: p.GIDs.Used, GIDTable: p.GIDs.Size,
+				Ready: len(r.faults[clean(string(p.Netdev), 15)]) == 0,
 			})
 		}
 	}
@@ -172,7 +217,16 @@ func (r *reporter) hear(ctx context.Context, ports []nic.Details) error {
 	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	r.heard = heard
+	silent := map[string]bool{}
+	for _, p := range ports {
+		name := string(p.Netdev)
+		_, hears := heard[name]
+		_, known := r.silent[name]
+		if hears || known { // a port that is down hears nothing
+			silent[name] = !hears && (r.silent[name] || err == nil && p.State == "ACTIVE")
+		}
+	}
+	r.heard, r.silent = heard, silent
 	return err
 }
 
@@ -187,6 +241,7 @@ func reportOf(ports []nic.Details, connections map[string]fleet.Connection, befo
 		r := railOf(p, connections[string(p.Netdev)])
 		if i := slices.IndexFunc(before.Rails, func(b fleet.Rail) bool { return b.Rail == r.Rail && b.PCI == r.PCI }); i >= 0 && p.State == nic.Away {
 			r = before.Rails[i]
+			r.Faults = nil
 		}
 		out.Rails = append(out.Rails, r)
 	}

@@ -45,6 +45,7 @@ func TestTheAgentHearsTheSwitchOfEachNIC(t *testing.T) {
 	ctx, end := context.WithCancel(t.Context())
 	defer end()
 	var heard []fleet.Connection
+	var silent []bool
 	var reports []fleet.Report
 	r := &reporter{
 		node:    "gpu-01",
@@ -56,6 +57,7 @@ func TestTheAgentHearsTheSwitchOfEachNIC(t *testing.T) {
 	}
 	r.wait = func(context.Context, time.Duration) error {
 		heard = append(heard, r.connections()["ens1"])
+		silent = append(silent, r.silent["ens1"])
 		switch len(heard) {
 		case 1:
 			stop()
@@ -69,11 +71,14 @@ func TestTheAgentHearsTheSwitchOfEachNIC(t *testing.T) {
 		return nil
 	}
 	r.listen(ctx)
+	if want := []bool{false, false, true}; !slices.Equal(silent, want) {
+		t.Errorf("the switch was lost: %v, want %v", silent, want)
+	}
 	if want := []fleet.Connection{{Switch: "leaf-1", Port: "swp1"}, {Switch: "leaf-2", Port: "swp7"}, {}}; !slices.Equal(heard, want) {
 		t.Errorf("heard %+v, want %+v", heard, want)
 	}
 
-	r.heard = map[string]fleet.Connection{"ens1": heard[1]}
+	r.heard, r.silent = map[string]fleet.Connection{"ens1": heard[1]}, nil
 	looks := 0
 	r.wait = func(context.Context, time.Duration) error {
 		if looks++; looks == 2 {
@@ -82,7 +87,7 @@ func TestTheAgentHearsTheSwitchOfEachNIC(t *testing.T) {
 		return nil
 	}
 	r.run(t.Context())
-	if want := []agent.Rail{{Netdev: "ens1", Up: true}}; !slices.Equal(r.rails(), want) {
+	if want := []agent.Rail{{Netdev: "ens1", Up: true, Ready: true}}; !slices.Equal(r.rails(), want) {
 		t.Errorf("the metrics have %+v, want %+v", r.rails(), want)
 	}
 	if len(reports) != 1 || len(reports[0].Rails) != 1 || reports[0].Rails[0].Switch != "leaf-2" || reports[0].Rails[0].SwitchPort != "swp7" {
@@ -132,5 +137,91 @@ func TestADeviceOfAPodIsReportedAsBefore(t *testing.T) {
 	port.State = "DOWN"
 	if now := reportOf([]nic.Details{port}, nil, before); now.Equal(before) {
 		t.Errorf("a port that is down is reported as %+v", now)
+	}
+}
+
+// minutes is a node with an agent that looks at its ports once a minute.
+type minutes struct {
+	*reporter
+	sent []fleet.Report
+	now  time.Duration
+}
+
+// during lets the agent look at ports that look returns for each minute, from 0 on.
+func during(t *testing.T, count int, look func(r *reporter, minute int) []nic.Details) minutes {
+	t.Helper()
+	m, looks := minutes{}, 0
+	m.reporter = newReporter("gpu-01", time.Minute, []string{"ens9"}, func(_ context.Context, _ string, r fleet.Report) error {
+		m.sent = append(m.sent, r)
+		return nil
+	}, slog.New(slog.DiscardHandler))
+	m.reporter.now = func() time.Duration { return m.now }
+	m.reporter.ports = func(context.Context) ([]nic.Details, error) { return look(m.reporter, looks), nil }
+	m.reporter.wait = func(context.Context, time.Duration) error {
+		m.now += time.Minute
+		if looks++; looks == count {
+			return errors.New("the end")
+		}
+		return nil
+	}
+	m.run(t.Context())
+	return m
+}
+
+// portsIn are two ports, the second in a state, and a third one that no network uses.
+func portsIn(state string, free int) []nic.Details {
+	numbers := []int{0, 1, 2}
+	gids := nic.GIDs{Size: 256, Width: 2, Used: 256 - free}
+	return []nic.Details{
+		{Rail: &numbers[0], Netdev: "ens1", Device: "mlx5_0", State: "ACTIVE", GIDs: gids},
+		{Rail: &numbers[1], Netdev: "ens2", Device: "mlx5_1", State: state, GIDs: nic.GIDs{Size: 256, Width: 2}},
+		{Rail: &numbers[2], Netdev: "ens9", Device: "mlx5_9", State: "DOWN"},
+	}
+}
+
+// TestAPortThatFlapsIsReportedOnce has a port that changes its state at each look for an hour.
+func TestAPortThatFlapsIsReportedOnce(t *testing.T) {
+	t.Parallel()
+	m := during(t, 75, func(_ *reporter, minute int) []nic.Details {
+		if minute >= 3 && minute < 63 && minute%2 == 1 {
+			return portsIn("DOWN", 100)
+		}
+		return portsIn("ACTIVE", 100)
+	})
+	var conditions []string
+	for _, r := range m.sent {
+		conditions = append(conditions, r.Condition().Status+" "+r.Condition().Message)
+	}
+	conditions = slices.Compact(conditions)
+	if want := []string{"True each rail can serve new pods", "False rail 1 (ens2): Down", "True each rail can serve new pods"}; !slices.Equal(conditions, want) || len(m.sent) > 5 {
+		t.Errorf("%d reports, %q", len(m.sent), conditions)
+	}
+}
+
+func TestAFullTableAndASilentSwitchAreFaults(t *testing.T) {
+	t.Parallel()
+	for name, tt := range map[string]struct {
+		state  string
+		free   int
+		silent bool
+		want   string
+	}{
+		"an address fits":               {"ACTIVE", 2, false, "each rail can serve new pods"},
+		"no address fits":               {"ACTIVE", 1, false, "rail 0 (ens1): GIDTableFull"},
+		"and no switch is heard":        {"ACTIVE", 1, true, "rail 0 (ens1): GIDTableFull, NeighbourLost"},
+		"a port that is down is silent": {"DOWN", 2, false, "rail 1 (ens2): Down"},
+		"a pod has the device":          {nic.Away, 2, false, "each rail can serve new pods"},
+	} {
+		m := during(t, 5, func(r *reporter, _ int) []nic.Details {
+			r.silent = map[string]bool{"ens1": tt.silent}
+			return portsIn(tt.state, tt.free)
+		})
+		if got := m.sent[len(m.sent)-1].Condition().Message; got != tt.want {
+			t.Errorf("%s: %q, want %q", name, got, tt.want)
+		}
+		ready := m.rails()[0].Ready
+		if want := !strings.Contains(tt.want, "rail 0"); ready != want {
+			t.Errorf("%s: the metrics say %t", name, ready)
+		}
 	}
 }

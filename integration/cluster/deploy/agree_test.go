@@ -277,6 +277,7 @@ func TestThePoliciesAreAboutOurAccounts(t *testing.T) {
 		"roce-cni-own-blocks": agent.Spec.ServiceAccountName, "roce-cni-own-leases": agent.Spec.ServiceAccountName,
 		"roce-cni-blocks-fit": agent.Spec.ServiceAccountName, "roce-cni-leases-fit": agent.Spec.ServiceAccountName,
 		"roce-cni-own-railnode": agent.Spec.ServiceAccountName, "roce-cni-own-events": agent.Spec.ServiceAccountName, "roce-cni-marks": gc.Spec.ServiceAccountName,
+		"roce-cni-rails-of-nodes": gc.Spec.ServiceAccountName,
 	}
 	var names, bound []string
 	for _, p := range all[admission.ValidatingAdmissionPolicy](t) {

@@ -68,7 +68,7 @@ func templates() map[string][]change {
 		"policy.yaml":                nil,
 		"agent.yaml": {
 			namespace, image, binaries, state,
-			{`["agent", "--host-root", "/host"]`, `["agent", "--host-root", "/host"{{ with .Values.agent.serviceClusterIPRange }}, {{ printf "--service-cluster-ip-range=%s" . | quote }}{{ end }}{{ if .Values.agent.lldp }}, "--lldp"{{ end }}]`},
+			{`["agent", "--host-root", "/host"]`, `["agent", "--host-root", "/host"{{ with .Values.agent.serviceClusterIPRange }}, {{ printf "--service-cluster-ip-range=%s" . | quote }}{{ end }}{{ if .Values.agent.lldp }}, "--lldp"{{ end }}{{ with .Values.agent.unused }}, "--unused", {{ join "," . | quote }}{{ end }}]`},
 			{"securityContext: *confined\n          ports:", `securityContext: {{ if .Values.agent.lldp }}` + withPackets + `{{ else }}*confined{{ end }}` + "\n          ports:"},
 			{labelOfNICs + "serviceAccountName: roce-cni-agent\n", pullSecrets + selector(".Values.agent.nodeSelector") + "serviceAccountName: roce-cni-agent\n"},
 		},
@@ -84,6 +84,7 @@ func templates() map[string][]change {
 		"gc.yaml": {
 			namespace, image,
 			{"replicas: 2\n", "replicas: {{ .Values.gc.replicas }}\n"},
+			{`"$(NAMESPACE)"]`, `"$(NAMESPACE)"{{ if .Values.gc.railTaint }}, "--rail-taint"{{ end }}]`},
 			{"serviceAccountName: roce-cni-gc\n", pullSecrets + "serviceAccountName: roce-cni-gc\n"},
 		},
 		"rdma/device-plugin/config.yaml": {
@@ -113,7 +114,7 @@ func TestTheChartIsMadeFromTheManifests(t *testing.T) {
 		want["crds/"+filepath.Base(path)] = string(content(t, path))
 	}
 	changes := templates()
-	for _, path := range slices.Concat(files(t, dir), files(t, uninstall), files(t, devicePlugin), files(t, monitoring)) {
+	for _, path := range slices.Concat(files(t, dir), files(t, uninstall), files(t, devicePlugin), files(t, monitoring), files(t, railTaint)) {
 		name, err := filepath.Rel(dir, path)
 		must(t, path, err)
 		if name == "namespace.yaml" {
@@ -138,6 +139,8 @@ func TestTheChartIsMadeFromTheManifests(t *testing.T) {
 			text, name = only(".Values.devicePlugin.enabled", text), "device-plugin-"+base
 		case folder == "monitoring/":
 			text, name = only(".Values.monitoring.enabled", text), "monitoring-"+base
+		case folder == "rail-taint/":
+			text, name = only(".Values.gc.railTaint", text), "rail-taint.yaml"
 		case folder == "uninstall/":
 			text, name = only(".Values.uninstall", text), "uninstall.yaml"
 		case name == "heal.yaml":

@@ -38,6 +38,7 @@ const (
 	dir       = root + "/conf-examples/deploy"
 	samples   = dir + "/samples"
 	uninstall = dir + "/uninstall"
+	railTaint = dir + "/rail-taint"
 	// monitoring has alerts and a dashboard, for those who have an operator for them.
 	monitoring = dir + "/monitoring"
 )

@@ -6,7 +6,8 @@
 //
 // It does no I/O. It trusts no report: each node writes its own, and a report changes
 // what is said of other nodes only as one voice of many. This file has the report and
-// finds the differences, switches.go those of the cables.
+// finds the differences, switches.go those of the cables, and faults.go says why rails
+// cannot serve new pods.
 package fleet
 
 import (
@@ -25,7 +26,7 @@ const MaxRails = 32
 const MaxGPUs = 16
 
 // Report is what a node says of its rails. It has nothing of pods, and no addresses:
-// others may read it. It changes only when the NICs or their cables do.
+// others may read it. It changes only when the NICs, their cables or their faults do.
 type Report struct {
 	Rails []Rail `json:"rails"`
 }
@@ -52,6 +53,7 @@ type Rail struct {
 	QoS        string   `json:"qos,omitempty"`      // PFC, DSCP and ECN, in words
 	Switch     string   `json:"switch,omitempty"`
 	SwitchPort string   `json:"switchPort,omitempty"`
+	Faults     []Fault  `json:"faults,omitempty"` // why new pods should not get it
 }
 
 // Connection is the switch of a NIC and the port of that switch.
@@ -60,13 +62,12 @@ type Connection struct{ Switch, Port string }
 // Equal says whether two reports say the same.
 func (r Report) Equal(other Report) bool {
 	return slices.EqualFunc(r.Rails, other.Rails, func(a, b Rail) bool {
-		gpus := slices.Equal(a.GPUs, b.GPUs)
-		a.GPUs, b.GPUs = nil, nil
-		return gpus && a.fields() == b.fields()
+		lists := slices.Equal(a.GPUs, b.GPUs) && slices.Equal(a.Faults, b.Faults)
+		return lists && a.fields() == b.fields()
 	})
 }
 
-// fields has everything of a rail but its GPUs, in a form that can be compared.
+// fields has everything of a rail but its GPUs and faults, in a form that can be compared.
 func (r Rail) fields() [18]any {
 	return [18]any{
 		r.Rail, r.Netdev, r.PCI, r.Device, r.Port, r.State, r.Speed, r.MTU, r.Vendor, r.DeviceID, r.Driver, r.Firmware, r.Distance, r.GIDs, r.GIDWidth, r.QoS, r.Switch, r.SwitchPort,

@@ -15,7 +15,6 @@ import (
 	"sigs.k8s.io/yaml"
 
 	"github.com/roce-cni/roce-cni/pkg/cluster/block"
-	"github.com/roce-cni/roce-cni/pkg/cluster/fleet"
 	"github.com/roce-cni/roce-cni/pkg/cluster/kube"
 	"github.com/roce-cni/roce-cni/pkg/cluster/sticky"
 )
@@ -77,7 +76,7 @@ func TestDefinitionsSayWhatTheProgramsRead(t *testing.T) {
 		"railblocks.spec":   {railBlock.Properties["spec"], reflect.TypeFor[block.Spec]()},
 		"railblocks.status": {railBlock.Properties["status"], reflect.TypeFor[kube.BlockStatus]()},
 		"railleases.spec":   {lease.Properties["spec"], reflect.TypeFor[sticky.Spec]()},
-		"railnodes.status":  {crd(t, "railnodes").Properties["status"], reflect.TypeFor[fleet.Report]()},
+		"railnodes.status":  {crd(t, "railnodes").Properties["status"], reflect.TypeFor[kube.NodeStatus]()},
 	} {
 		same(t, path, tt.s, tt.typ)
 	}

@@ -7,12 +7,16 @@ import (
 	"context"
 	"errors"
 	"net/url"
+	"slices"
+	"time"
 
+	core "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/fields"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/validation"
 
+	"github.com/roce-cni/roce-cni/pkg/base/cnierr"
 	"github.com/roce-cni/roce-cni/pkg/cluster/block"
 	"github.com/roce-cni/roce-cni/pkg/cluster/fleet"
 )
@@ -28,23 +32,39 @@ type Node struct {
 	Labels    map[string]string
 	MachineID string // as kubelet reports it; "" until it does: block.Node.Confirm
 	Ready     bool   // the condition of that name is True
+	// Rails is the condition RailsCondition, and Tainted says whether the node has the
+	// taint RailTaint.
+	Rails   fleet.Condition
+	Tainted bool
 }
+
+// RailsCondition is the condition of a Node that says whether its rails can serve new pods.
+const RailsCondition = "RoceRailsReady"
+
+// RailTaint is the key of the taint, of effect NoSchedule, that keeps new pods from a node.
+const RailTaint = "roce-cni.io/rail-not-ready"
 
 // node is the form of the API server. A whole Node has about 10 kB, and we need only
 // a few fields.
 type node struct {
 	Metadata struct {
-		Name   string            `json:"name"`
-		UID    string            `json:"uid"`
-		Labels map[string]string `json:"labels"`
+		Name            string            `json:"name"`
+		UID             string            `json:"uid"`
+		Labels          map[string]string `json:"labels"`
+		ResourceVersion string            `json:"resourceVersion"`
 	} `json:"metadata"`
+	Spec struct {
+		Taints []core.Taint `json:"taints"`
+	} `json:"spec"`
 	Status struct {
 		NodeInfo struct {
 			MachineID string `json:"machineID"`
 		} `json:"nodeInfo"`
 		Conditions []struct {
-			Type   string `json:"type"`
-			Status string `json:"status"`
+			Type    string `json:"type"`
+			Status  string `json:"status"`
+			Reason  string `json:"reason"`
+			Message string `json:"message"`
 		} `json:"conditions"`
 	} `json:"status"`
 }
@@ -53,7 +73,11 @@ func (n node) node() Node {
 	out := Node{Name: n.Metadata.Name, UID: n.Metadata.UID, Labels: n.Metadata.Labels, MachineID: n.Status.NodeInfo.MachineID}
 	for _, c := range n.Status.Conditions {
 		out.Ready = out.Ready || c.Type == "Ready" && c.Status == "True"
+		if c.Type == RailsCondition {
+			out.Rails = fleet.Condition{Status: c.Status, Reason: c.Reason, Message: c.Message}
+		}
 	}
+	out.Tainted = slices.ContainsFunc(n.Spec.Taints, isRailTaint)
 	return out
 }
 
@@ -65,6 +89,47 @@ func (s Nodes) Node(ctx context.Context, name string) (Node, error) {
 		return Node{}, err
 	}
 	return out.node(), nil
+}
+
+func isRailTaint(t core.Taint) bool { return t.Key == RailTaint }
+
+// SetRails gives a Node the condition and the taint, or takes the taint away. It changes no
+// other condition and taint, and writes only what is not so already. The errors are those of
+// Node; block.ErrConflict: the Node has changed meanwhile, and keeps its taints.
+func (s Nodes) SetRails(ctx context.Context, name string, c fleet.Condition, taint bool) error {
+	const action = "write rails of node "
+	var now node
+	if err := s.api.do(ctx, s.api.core.Get().Resource("nodes").Name(name), "read node "+name, &now); err != nil {
+		return err
+	}
+	was := now.node()
+	if was.Rails != c {
+		at := s.api.now().UTC().Format(time.RFC3339)
+		condition := map[string]string{"type": RailsCondition, "status": c.Status, "reason": c.Reason, "message": c.Message, "lastHeartbeatTime": at}
+		if was.Rails.Status != c.Status {
+			condition["lastTransitionTime"] = at
+		}
+		request := s.api.core.Patch(types.StrategicMergePatchType).Resource("nodes").Name(name).SubResource("status") // it merges conditions by their type
+		if err := s.api.send(ctx, request, action+name, map[string]any{"status": map[string]any{"conditions": []any{condition}}}, &now); err != nil {
+			return err
+		}
+	}
+	if was.Tainted == taint {
+		return nil
+	}
+	taints := slices.DeleteFunc(now.Spec.Taints, isRailTaint)
+	if taint {
+		taints = append(taints, core.Taint{Key: RailTaint, Effect: core.TaintEffectNoSchedule})
+	}
+	err := s.api.send(ctx, s.api.core.Patch(types.MergePatchType).Resource("nodes").Name(name), action+name, map[string]any{
+		"metadata": map[string]string{"uid": now.Metadata.UID, "resourceVersion": now.Metadata.ResourceVersion},
+		"spec":     map[string]any{"taints": taints},
+	}, nil)
+	if cnierr.CodeOf(err) == cnierr.NotAvailable {
+		return cnierr.New(cnierr.NotAvailable, "write taints of node", name,
+			"give the reaper the right: kubectl apply -k conf-examples/deploy/rail-taint; or, without --rail-taint: kubectl taint nodes "+name+" "+RailTaint+"-", "%w", err)
+	}
+	return err
 }
 
 // All returns all nodes, in any order, as they were at some time after the call.
@@ -127,12 +192,12 @@ func (s RailNodes) All(ctx context.Context) ([]RailNode, error) {
 	return items[RailNode](ctx, s.api, s.api.ours, railNodes, url.Values{}, block.Cached)
 }
 
-// Publish writes the report of a node, which must have a Node object. If the report is the
-// same already, the API server writes nothing. block.ErrNotFound: there is no Node object.
+// Publish writes the report of a node, which must have a Node object. block.ErrNotFound: there is no Node object.
 func (s RailNodes) Publish(ctx context.Context, name string, r fleet.Report) error {
 	what := "publish rails of node " + name
 	request := s.api.ours.Patch(types.MergePatchType).Resource(railNodes).Name(name)
-	err := s.api.send(ctx, request, what, map[string]fleet.Report{"status": r}, nil)
+	status := NodeStatus{metav1.NewMicroTime(s.api.now()), r}
+	err := s.api.send(ctx, request, what, map[string]NodeStatus{"status": status}, nil)
 	if !errors.Is(err, block.ErrNotFound) {
 		return err
 	}
@@ -145,6 +210,6 @@ func (s RailNodes) Publish(ctx context.Context, name string, r fleet.Report) err
 		ObjectMeta: metav1.ObjectMeta{
 			Name: name, OwnerReferences: []metav1.OwnerReference{{APIVersion: "v1", Kind: "Node", Name: name, UID: types.UID(node.UID)}},
 		},
-		Status: r,
+		Status: status,
 	}, nil)
 }

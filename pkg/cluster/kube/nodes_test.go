@@ -4,11 +4,14 @@
 package kube_test
 
 import (
+	"strings"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/roce-cni/roce-cni/pkg/base/cnierr"
 	"github.com/roce-cni/roce-cni/pkg/cluster/block"
+	"github.com/roce-cni/roce-cni/pkg/cluster/fleet"
 	"github.com/roce-cni/roce-cni/pkg/cluster/kube"
 )
 
@@ -99,5 +102,54 @@ func TestOneQuestionIsAskedAboutAPod(t *testing.T) {
 	asked := s.requests()
 	if len(asked) != 3 || asked[0].path != "/api/v1/namespaces/team-b/pods" || asked[0].query != "fieldSelector=metadata.name%3Ddb-0%2Cspec.nodeName%3Dgpu-1&limit=1" {
 		t.Errorf("asked %+v", asked)
+	}
+}
+
+// TestRailsOfANodeAreOneConditionAndOneTaint has a Node with conditions and taints of others.
+func TestRailsOfANodeAreOneConditionAndOneTaint(t *testing.T) {
+	t.Parallel()
+	it := func(rails, taints string) answer {
+		return answer{code: 200, body: `{"metadata": {"name": "gpu-1", "uid": "u", "resourceVersion": "7"}, "spec": {"taints": [` + taints + `]}, "status": {"conditions": [{"type": "Ready", "status": "True"}` + rails + `]}}`}
+	}
+	const other, ours = `{"key": "nvidia.com/gpu", "value": "v", "effect": "NoExecute", "tolerationSeconds": 5}`, `{"key": "roce-cni.io/rail-not-ready", "effect": "NoSchedule"}`
+	const said = `, {"type": "RoceRailsReady", "status": "False", "reason": "RailsNotReady", "message": "rail 1 (ens2): Down"}`
+	down := fleet.Condition{Status: "False", Reason: "RailsNotReady", Message: "rail 1 (ens2): Down"}
+	both := down
+	both.Message = "rail 0 (ens1): Down; rail 1 (ens2): Down"
+	for name, tt := range map[string]struct {
+		now   answer
+		want  fleet.Condition
+		taint bool
+		asks  []string // after the Node was read
+	}{
+		"it is so already": {now: it(said, ours), want: down, taint: true},
+		"a condition": {now: it("", other), want: down, asks: []string{
+			`PATCH /api/v1/nodes/gpu-1/status application/strategic-merge-patch+json {"status":{"conditions":[{"lastHeartbeatTime":"2026-01-02T12:00:00Z","lastTransitionTime":"2026-01-02T12:00:00Z","message":"rail 1 (ens2): Down","reason":"RailsNotReady","status":"False","type":"RoceRailsReady"}]}}`,
+		}},
+		"another message": {now: it(said, ours), want: both, taint: true, asks: []string{
+			`PATCH /api/v1/nodes/gpu-1/status application/strategic-merge-patch+json {"status":{"conditions":[{"lastHeartbeatTime":"2026-01-02T12:00:00Z","message":"rail 0 (ens1): Down; rail 1 (ens2): Down","reason":"RailsNotReady","status":"False","type":"RoceRailsReady"}]}}`,
+		}},
+		"a taint": {now: it(said, other), want: down, taint: true, asks: []string{
+			`PATCH /api/v1/nodes/gpu-1 application/merge-patch+json {"metadata":{"resourceVersion":"7","uid":"u"},"spec":{"taints":[{"key":"nvidia.com/gpu","value":"v","effect":"NoExecute"},{"key":"roce-cni.io/rail-not-ready","effect":"NoSchedule"}]}}`,
+		}},
+		"no taint": {now: it(said, other+", "+ours), want: down, asks: []string{
+			`PATCH /api/v1/nodes/gpu-1 application/merge-patch+json {"metadata":{"resourceVersion":"7","uid":"u"},"spec":{"taints":[{"key":"nvidia.com/gpu","value":"v","effect":"NoExecute"}]}}`,
+		}},
+	} {
+		s := serve(t, tt.now)
+		if err := s.api(t).Nodes().SetRails(t.Context(), "gpu-1", tt.want, tt.taint); err != nil {
+			t.Errorf("%s: %v", name, err)
+		}
+		var asks []string
+		for _, r := range s.requests()[1:] {
+			asks = append(asks, r.method+" "+r.path+" "+r.kind+" "+r.body)
+		}
+		if diff := cmp.Diff(tt.asks, asks); diff != "" {
+			t.Errorf("%s (-want +got)\n%s", name, diff)
+		}
+	}
+	s := serve(t, it(said, ours), status(403, "Forbidden"))
+	if err := s.api(t).Nodes().SetRails(t.Context(), "gpu-1", down, false); cnierr.CodeOf(err) != cnierr.NotAvailable || !strings.Contains(cnierr.CNI("", err).Details, "kubectl taint nodes gpu-1 roce-cni.io/rail-not-ready-") {
+		t.Errorf("without the right: %v", err)
 	}
 }

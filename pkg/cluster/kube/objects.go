@@ -19,7 +19,6 @@ import (
 
 	"github.com/roce-cni/roce-cni/pkg/base/cnierr"
 	"github.com/roce-cni/roce-cni/pkg/cluster/block"
-	"github.com/roce-cni/roce-cni/pkg/cluster/fleet"
 	"github.com/roce-cni/roce-cni/pkg/cluster/sticky"
 )
 
@@ -41,7 +40,7 @@ type (
 	RailLease = Stored[sticky.Spec, struct{}]
 	// RailNode is the report of a node about its rails. It has the name of the Node, which
 	// owns it. The status is no subresource, so that a report is one write.
-	RailNode = Stored[struct{}, fleet.Report]
+	RailNode = Stored[struct{}, NodeStatus]
 )
 
 // Object returns what the packages block and sticky know of an object.

@@ -12,6 +12,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 
 	"github.com/roce-cni/roce-cni/pkg/cluster/block"
+	"github.com/roce-cni/roce-cni/pkg/cluster/fleet"
 )
 
 // Version is the API group of our objects and its version.
@@ -97,6 +98,12 @@ type BlockStatus struct {
 	// the API server keeps the old resourceVersion.
 	Asserted metav1.MicroTime `json:"asserted,omitzero"`
 	Usage
+}
+
+// NodeStatus is the report of a node, and when it was written, as in BlockStatus.
+type NodeStatus struct {
+	Asserted metav1.MicroTime `json:"asserted,omitzero"`
+	fleet.Report
 }
 
 // Usage counts the slots of a block. Size is the number of slots that pods may have

@@ -3,14 +3,15 @@
 
 // Package reconcile manages the pools of a whole cluster: it adds and removes the
 // finalizer of RailPools, frees what nodes own that are gone for good, deletes
-// expired RailLeases, and reports how full each pool is.
+// expired RailLeases, reports how full each pool is, and says which nodes have rails that
+// cannot serve.
 //
 // It never frees anything at the first check and never trusts a cache. No pod needs
 // it: while it does not run, ownership does not change. One instance must run at a
 // time; rocectl elects it. It uses block and sticky, as the agent does. The order of
 // the steps is in this file, and what limits the objects of one node. mark.go handles new
 // and deleted pools, orphans.go lists for people what would be freed and what nodes have,
-// and summary.go writes the status of a pool.
+// summary.go writes the status of a pool, and rails.go those of nodes.
 package reconcile
 
 import (
@@ -24,6 +25,7 @@ import (
 	"github.com/roce-cni/roce-cni/pkg/base/cnierr"
 	"github.com/roce-cni/roce-cni/pkg/cluster/agent"
 	"github.com/roce-cni/roce-cni/pkg/cluster/block"
+	"github.com/roce-cni/roce-cni/pkg/cluster/fleet"
 	"github.com/roce-cni/roce-cni/pkg/cluster/sticky"
 )
 
@@ -46,6 +48,11 @@ type Cluster interface {
 	Strangers(ctx context.Context, pools []string, see func(Block)) error
 	// Report writes the summary of a pool. ErrNotFound: there is no such pool.
 	Report(ctx context.Context, pool string, s Summary) error
+	// Rails returns the reports of nodes about their rails.
+	Rails(ctx context.Context) ([]Report, error)
+	// SetRails gives a node a condition and the taint, or takes the taint away.
+	// ErrNotFound: there is no such node.
+	SetRails(ctx context.Context, node string, c fleet.Condition, taint bool) error
 }
 
 // Block is a block with the last report of its owner, and the time of that report.
@@ -61,9 +68,11 @@ type Node struct {
 	Labels    map[string]string
 	MachineID string
 	Ready     bool
+	Rails     fleet.Condition // what it says of its rails
+	Tainted   bool            // because of them
 }
 
-// Config is what a Reconciler works with. All fields are needed.
+// Config is what a Reconciler works with. All fields but Rails and Taint are needed.
 type Config struct {
 	Cluster Cluster
 	Store   block.Store
@@ -72,6 +81,10 @@ type Config struct {
 	Every time.Duration
 	// Lull is Lull.
 	Lull time.Duration
+	// Rails is how often it looks at the reports of rails; 0: never. Taint says whether
+	// nodes get a taint if their rails are not ready.
+	Rails time.Duration
+	Taint bool
 	// Wait returns after d, or with the context's error when that ends.
 	Wait func(ctx context.Context, d time.Duration) error
 	// Now returns CLOCK_BOOTTIME.
@@ -91,6 +104,7 @@ type Reconciler struct {
 	last      time.Duration // when the last round was
 	next      time.Duration // when the next one is due
 	marks     marks
+	rails     rails
 }
 
 // New returns a reconciler that has seen nothing yet.
@@ -107,6 +121,7 @@ func (r *Reconciler) Run(ctx context.Context) error {
 			r.last, r.next = now, now+r.Every
 			r.turn(ctx)
 		}
+		r.lookAtRails(ctx)
 		if err := r.Wait(ctx, often); err != nil {
 			return err
 		}
@@ -203,6 +218,7 @@ func (r *Reconciler) look(ctx context.Context) (world, error) {
 	if w.nodes, err = r.Cluster.Nodes(ctx); err != nil {
 		return world{}, err
 	}
+	r.rails.know(w.nodes)
 	nodes, blocks := w.known()
 	for _, name := range nodes.Missing(append(sticky.Owners(w.leases), block.Owners(blocks)...)) {
 		if w.bound[name], err = r.Cluster.Bound(ctx, name); err != nil {

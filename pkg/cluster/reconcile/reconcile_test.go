@@ -44,13 +44,16 @@ type cluster struct {
 	unanswered          string            // the pool with a mark that gets no answer
 	steps, lists, marks int
 	said                map[string]reconcile.Summary
+	reports             []reconcile.Report
+	deaf, mute          error          // of lists of reports, and of writes of nodes
+	wrote               map[string]int // how often, by node
 	log                 bytes.Buffer
 
 	*reconcile.Reconciler
 }
 
 func newCluster(t *testing.T, pools ...agent.Pool) *cluster {
-	c := &cluster{Mem: blocktest.NewMem(), kept: stickytest.NewMem(), t: t, bound: map[string]bool{}, absent: map[string]bool{}, pools: pools, usage: map[string]agent.Usage{}, unseen: map[string]bool{}, creators: map[string]string{}, said: map[string]reconcile.Summary{}}
+	c := &cluster{Mem: blocktest.NewMem(), kept: stickytest.NewMem(), t: t, bound: map[string]bool{}, absent: map[string]bool{}, pools: pools, usage: map[string]agent.Usage{}, unseen: map[string]bool{}, creators: map[string]string{}, said: map[string]reconcile.Summary{}, wrote: map[string]int{}}
 	c.Reconciler = reconcile.New(reconcile.Config{
 		Cluster: c, Store: c.Mem, Leases: c.kept, Every: 10 * time.Minute, Lull: time.Minute, Now: func() time.Duration { return c.now }, Date: c.date,
 		Wait: func(context.Context, time.Duration) error { return errors.New("one round is enough") },

@@ -1,0 +1,165 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The roce-cni authors
+
+package reconcile
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"maps"
+	"slices"
+	"time"
+
+	"github.com/roce-cni/roce-cni/pkg/cluster/agent"
+	"github.com/roce-cni/roce-cni/pkg/cluster/block"
+	"github.com/roce-cni/roce-cni/pkg/cluster/fleet"
+)
+
+// Report is what a node reports of its rails. Its agent writes one each hour, and each has
+// another version.
+type Report struct {
+	Node, Version string
+	fleet.Report
+}
+
+const (
+	// tooOld is how long a report counts that its agent has not written again.
+	tooOld = 3 * time.Hour
+	// reportTooOld is the reason of the condition then.
+	reportTooOld = "ReportTooOld"
+	// mostWrites is how many nodes one look writes at most: what watches Nodes hears of each.
+	mostWrites = 100
+	// pace is how many looks pass between two writes of a node, because an agent that was
+	// taken over can report something else at each look.
+	pace = 5
+)
+
+// rails is what tellRails remembers until the next call.
+type rails struct {
+	nodes map[string]Node          // of the last list, with what was written since
+	heard map[string]hearing       // by node
+	wrote map[string]time.Duration // by node
+	due   time.Duration
+	// suspect is how many nodes have no taint because too many others have it.
+	suspect int
+}
+
+// hearing is a report, and since when it is the last one.
+type hearing struct {
+	version string
+	since   time.Duration
+}
+
+// know notes the nodes of a list.
+func (s *rails) know(nodes []Node) {
+	s.nodes = map[string]Node{}
+	for _, n := range nodes {
+		s.nodes[n.Name] = n
+	}
+	maps.DeleteFunc(s.wrote, func(name string, _ time.Duration) bool { return s.nodes[name].Name == "" })
+}
+
+// tellRails gives the nodes conditions by their reports, and taints if they are on.
+func (r *Reconciler) tellRails(ctx context.Context) error {
+	reports, err := r.Cluster.Rails(ctx)
+	if err != nil {
+		r.rails.heard = nil // without a look, no report is known to be old
+		return err
+	}
+	conditions, limit := r.judge(reports)
+	tainted, due := 0, []Node{} // with what they shall have
+	for _, n := range r.rails.nodes {
+		if n.Tainted {
+			tainted++
+		}
+	}
+	suspect := 0
+	for _, n := range slices.SortedFunc(maps.Values(r.rails.nodes), func(a, b Node) int { return cmp.Compare(a.Name, b.Name) }) {
+		now := n
+		c, reported := conditions[n.Name]
+		if !reported && (n.Rails != fleet.Condition{} || n.Tainted) {
+			c = fleet.Condition{Status: "Unknown", Reason: "NoReport", Message: "there is no RailNode of the node: its agent reports nothing"}
+		}
+		now.Rails, now.Tainted = c, r.Taint && c.Status == "False" && (n.Tainted || tainted < limit)
+		switch {
+		case now.Tainted && !n.Tainted:
+			tainted++
+		case r.Taint && c.Status == "False" && !now.Tainted:
+			suspect++
+		}
+		wrote, known := r.rails.wrote[n.Name]
+		if (now.Rails != n.Rails || now.Tainted != n.Tainted) && (!known || r.Now()-wrote >= pace*r.Rails) {
+			due = append(due, now)
+		}
+	}
+	if suspect > r.rails.suspect {
+		r.Log.Warn("nodes with rails that are not ready get no taint, because half of the nodes have it: look for a cause that they share", "nodes", suspect)
+	}
+	r.rails.suspect = suspect
+	// Dead rails come first, because the first look may write all nodes.
+	slices.SortStableFunc(due, func(a, b Node) int { return cmp.Compare(a.Rails.Status, b.Rails.Status) })
+	return r.write(ctx, due[:min(len(due), mostWrites)])
+}
+
+// judge returns the conditions of the nodes that report rails, and how many of them may have
+// the taint: fewer than all, whatever the reports say.
+func (r *Reconciler) judge(reports []Report) (conditions map[string]fleet.Condition, limit int) {
+	conditions, heard, count := map[string]fleet.Condition{}, map[string]hearing{}, 0
+	for _, one := range reports {
+		n, known := r.rails.nodes[one.Node]
+		if !known {
+			continue
+		}
+		h, before := r.rails.heard[one.Node]
+		if h.version != one.Version {
+			h = hearing{one.Version, r.Now()}
+		}
+		if !before && n.Rails.Reason == reportTooOld { // the last leader has seen it
+			h.since -= tooOld
+		}
+		heard[one.Node] = h
+		if len(one.Rails) == 0 && n.Rails == (fleet.Condition{}) {
+			continue // a node without RoCE
+		}
+		count++
+		c := one.Condition()
+		if age := r.Now() - h.since; age >= tooOld {
+			c = fleet.Condition{Status: "Unknown", Reason: reportTooOld, Message: "the agent of the node has not written its RailNode for three hours"}
+		}
+		conditions[one.Node] = c
+	}
+	r.rails.heard = heard
+	return conditions, count / 2
+}
+
+// write writes the conditions and taints of nodes.
+func (r *Reconciler) write(ctx context.Context, nodes []Node) error {
+	var faults []error
+	for _, n := range nodes {
+		if r.rails.wrote == nil {
+			r.rails.wrote = map[string]time.Duration{}
+		}
+		r.rails.wrote[n.Name] = r.Now()
+		err := r.Cluster.SetRails(ctx, n.Name, n.Rails, n.Tainted)
+		if err == nil {
+			r.Log.Info("wrote the rails of a node", "node", n.Name, "ready", n.Rails.Status, "taint", n.Tainted, "why", n.Rails.Message)
+			r.rails.nodes[n.Name] = n
+		} else if !errors.Is(err, block.ErrNotFound) {
+			faults = append(faults, err)
+		}
+	}
+	return errors.Join(faults...)
+}
+
+// lookAtRails calls tellRails if it is due, and logs an error.
+func (r *Reconciler) lookAtRails(ctx context.Context) {
+	now := r.Now()
+	if r.Rails <= 0 || now < r.rails.due {
+		return
+	}
+	r.rails.due = now + r.Rails
+	if err := r.tellRails(ctx); err != nil && ctx.Err() == nil {
+		r.Log.Warn("the rails of nodes could not be written", agent.About(err)...)
+	}
+}

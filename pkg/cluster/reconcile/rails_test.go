@@ -1,0 +1,207 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The roce-cni authors
+
+package reconcile_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/roce-cni/roce-cni/pkg/cluster/block"
+	"github.com/roce-cni/roce-cni/pkg/cluster/fleet"
+	"github.com/roce-cni/roce-cni/pkg/cluster/reconcile"
+)
+
+func (c *cluster) Rails(context.Context) ([]reconcile.Report, error) {
+	return slices.Clone(c.reports), c.deaf
+}
+
+func (c *cluster) SetRails(_ context.Context, node string, is fleet.Condition, taint bool) error {
+	if c.wrote[node]++; c.mute != nil {
+		return c.mute
+	}
+	for i := range c.nodes {
+		if c.nodes[i].Name == node {
+			c.nodes[i].Rails, c.nodes[i].Tainted = is, taint
+			return nil
+		}
+	}
+	return block.ErrNotFound
+}
+
+// railed is a cluster with nodes that report two rails, with taints.
+func railed(t *testing.T, nodes int) *cluster {
+	c := newCluster(t)
+	c.Config.Rails, c.Config.Taint = time.Minute, true
+	for i := range nodes {
+		name := fmt.Sprintf("gpu-%02d", i)
+		c.join(name, nil)
+		c.reports = append(c.reports, reconcile.Report{Node: name, Version: "1", Report: fleet.Report{Rails: []fleet.Rail{{Netdev: "ens1"}, {Rail: 1, Netdev: "ens2"}}}})
+	}
+	return c
+}
+
+// faulty makes the node of that number report a fault of a rail, or none.
+func (c *cluster) faulty(node int, faults ...fleet.Fault) {
+	r := &c.reports[node]
+	r.Report = r.With(map[string][]fleet.Fault{"ens2": faults})
+	r.Version += "x"
+}
+
+// passes lets the reaper look each minute.
+func (c *cluster) passes(d time.Duration) {
+	for end := c.now + d; c.now < end; c.now += time.Minute {
+		_ = c.Run(c.t.Context()) // one pass
+	}
+}
+
+// is says what a node says: its condition, and T if it has the taint.
+func (c *cluster) is(node int) string {
+	n := c.nodes[node]
+	if n.Tainted {
+		return n.Rails.Status + " T"
+	}
+	return n.Rails.Status
+}
+
+func (c *cluster) want(node int, what, is string) {
+	c.t.Helper()
+	if got := c.is(node); got != is {
+		c.t.Errorf("%s: node %d is %q, want %q", what, node, got, is)
+	}
+}
+
+func TestANodeSaysWhatItsAgentReports(t *testing.T) {
+	t.Parallel()
+	c := railed(t, 4)
+	c.join("cpu-01", nil) // without an agent
+	c.passes(time.Minute)
+	c.want(0, "all is well", "True")
+	c.want(4, "no report", "")
+	c.faulty(1, fleet.Down)
+	c.passes(6 * time.Minute)
+	c.want(1, "a port is down", "False T")
+	if got := c.nodes[1].Rails.Message; got != "rail 1 (ens2): Down" {
+		t.Errorf("the condition says %q", got)
+	}
+	c.faulty(1)
+	c.passes(6 * time.Minute)
+	c.want(1, "it is up again", "True")
+	if c.wrote["gpu-00"] != 1 || c.wrote["gpu-01"] != 3 || c.wrote["cpu-01"] != 0 {
+		t.Errorf("wrote %v", c.wrote)
+	}
+	c.faulty(1, fleet.Down)
+	c.passes(6 * time.Minute)
+	c.want(1, "it is down again", "False T")
+	c.Config.Taint = false
+	c.passes(6 * time.Minute)
+	c.want(1, "taints are off", "False")
+	c.reports = c.reports[:1]
+	c.passes(6 * time.Minute)
+	c.want(1, "its report is gone", "Unknown")
+	c.reports[0].Rails = nil
+	c.passes(6 * time.Minute)
+	c.want(0, "its rails are gone", "Unknown")
+}
+
+func TestAReportCountsForThreeHours(t *testing.T) {
+	t.Parallel()
+	c := railed(t, 3)
+	c.faulty(1, fleet.Down)
+	for range 3 {
+		c.passes(59 * time.Minute)
+		c.faulty(0) // an agent that runs
+	}
+	c.want(1, "before three hours", "False T")
+	c.deaf = errors.New("the server is away")
+	c.passes(4 * time.Hour)
+	c.deaf = nil
+	c.passes(time.Hour)
+	c.want(1, "the API server was away, and no agent could write", "False T")
+	for range 3 {
+		c.passes(59 * time.Minute)
+		c.faulty(0)
+	}
+	c.want(1, "after three hours", "Unknown")
+	c.want(0, "the agent of another node", "True")
+	c.Reconciler = reconcile.New(c.Config)
+	c.passes(time.Hour)
+	c.want(1, "another leader, which has not seen the report before", "Unknown")
+	c.faulty(1, fleet.Down)
+	c.passes(6 * time.Minute)
+	c.want(1, "its agent runs again", "False T")
+}
+
+// TestAFaultOfAllReportsTaintsHalfOfTheNodes, such as a switch that all have in common, or a
+// fault of the agents.
+func TestAFaultOfAllReportsTaintsHalfOfTheNodes(t *testing.T) {
+	t.Parallel()
+	for nodes, want := range map[int]int{1: 0, 2: 1, 9: 4} {
+		c := railed(t, nodes)
+		c.join("cpu-01", nil)
+		c.join("cpu-02", nil)
+		for i := range nodes {
+			c.faulty(i, fleet.GIDTableFull)
+		}
+		c.passes(time.Hour)
+		got := 0
+		for i := range nodes {
+			if c.nodes[i].Rails.Status != "False" {
+				t.Errorf("node %d is %q", i, c.is(i))
+			}
+			if c.nodes[i].Tainted {
+				got++
+			}
+		}
+		if got != want {
+			t.Errorf("%d of %d nodes have the taint, want %d", got, nodes, want)
+		}
+		if n := strings.Count(c.log.String(), "half of the nodes"); n != 1 {
+			t.Errorf("the log says it %d times", n)
+		}
+	}
+}
+
+// TestANodeIsWrittenOnceInFiveMinutes has an agent that was taken over: it reports something
+// else at each look, for an hour, also of nodes that do not exist.
+func TestANodeIsWrittenOnceInFiveMinutes(t *testing.T) {
+	t.Parallel()
+	c := railed(t, 4)
+	c.reports = append(c.reports, reconcile.Report{Node: "nobody", Report: fleet.Report{Rails: []fleet.Rail{{Faults: []fleet.Fault{fleet.Down}}}}})
+	for i := range 60 {
+		c.faulty(0, [][]fleet.Fault{nil, {fleet.Down}, {fleet.NeighbourLost}}[i%3]...)
+		c.passes(time.Minute)
+	}
+	if n := c.wrote["gpu-00"]; n < 2 || n > 12 {
+		t.Errorf("its node was written %d times in an hour", n)
+	}
+	if len(c.wrote) != 4 || c.wrote["gpu-01"] != 1 || c.is(1) != "True" {
+		t.Errorf("others were written: %v", c.wrote)
+	}
+	c = railed(t, 4)
+	c.mute = errors.New("refused")
+	c.passes(time.Hour)
+	if c.wrote["gpu-00"] != 12 {
+		t.Errorf("a write that is refused was tried %d times in an hour", c.wrote["gpu-00"])
+	}
+}
+
+func TestDeadRailsAreWrittenFirstAndNotAllAtOnce(t *testing.T) {
+	t.Parallel()
+	c := railed(t, 250)
+	c.faulty(249, fleet.Down)
+	c.passes(time.Minute)
+	c.want(249, "at the first look", "False T")
+	if len(c.wrote) != 100 {
+		t.Errorf("%d nodes were written at one look", len(c.wrote))
+	}
+	c.passes(2 * time.Minute)
+	if len(c.wrote) != 250 {
+		t.Errorf("%d nodes were written at three looks", len(c.wrote))
+	}
+}
