@@ -119,8 +119,9 @@ func TestStatusReportsWhichRailCannotServe(t *testing.T) {
 		c    network
 		says string // "": ADD can be served
 	}{
-		{"a master is down", w.listed(cnitest.Subnet4), `[51] serve "ADD": rail "6": use master "rail6"`},
-		{"a master is down, and not needed", w.listed(cnitest.Subnet4).With("minRails", 7), ""},
+		{"a master is down", w.listed(cnitest.Subnet4).With("status.rails", "require"), `[51] serve "ADD": rail "6": use master "rail6"`},
+		{"a master is down, and not needed", w.listed(cnitest.Subnet4).With("status.rails", "require").With("minRails", 7), ""},
+		{"a master is down, and one that is up is enough", w.listed(cnitest.Subnet4), ""},
 		{"the pool of one rail is exhausted", full.With("minRails", 7), "172.16.14.0/24"},
 		{"fewer NICs than there should be", w.matched(cnitest.Subnet4).With("rails.count", 9), "rail7"},
 		{"no RDMA device", w.listed(cnitest.Subnet4).With("rdma", nil), "RDMA"},
@@ -132,4 +133,10 @@ func TestStatusReportsWhichRailCannotServe(t *testing.T) {
 		}
 	}
 	w.unchanged(t, node)
+	for i := range rails {
+		w.IP(t, fmt.Sprintf("link set dev rail%d down", i))
+	}
+	if err := w.attach(w.listed(cnitest.Subnet4), &pod{w.leaf, "", ""}, "").status(t); err == nil || !strings.Contains(err.Error(), `[51] serve "ADD"`) || !strings.Contains(err.Error(), `rail "7": use master "rail7"`) {
+		t.Errorf("all masters are down: %v", err)
+	}
 }

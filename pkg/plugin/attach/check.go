@@ -163,7 +163,8 @@ func divide(err error) (damage, changed []error) {
 	return damage, changed
 }
 
-// Status says why an ADD of the network would fail now, whatever the pod:
+// Status says why an ADD of the network would fail now, whatever the pod, or, with
+// conf.AnyRail, why no rail would work:
 // cnierr.NotAvailable, or cnierr.Limited when running pods have lost their network
 // too, because the master is missing or down.
 func (n Node) Status(ctx context.Context, req conf.Request) error {
@@ -193,6 +194,9 @@ func (n Node) Status(ctx context.Context, req conf.Request) error {
 		if rails[i].Fault == nil {
 			rails[i].Fault = n.statusRDMA(ctx, req, one, rails[i].Parent)
 		}
+	}
+	if req.Status.Rails == conf.AnyRail {
+		req.MinRails = 1
 	}
 	claim, _, err := n.claim(req, rails)
 	if err != nil {

@@ -380,7 +380,7 @@ func TestStatusOfANodeWithoutRanges(t *testing.T) {
 		t.Errorf("exhausted: got %v", err)
 	}
 	w.fake.Host().IP("link set ens2 down")
-	if err := status(""); cnierr.CodeOf(err) != cnierr.Limited {
+	if err := status(`, "status": {"rails": "require"}`); cnierr.CodeOf(err) != cnierr.Limited {
 		t.Errorf("with a NIC down: got %v, want code %d", err, cnierr.Limited)
 	}
 }

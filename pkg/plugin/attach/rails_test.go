@@ -19,6 +19,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/roce-cni/roce-cni/pkg/base/cnierr"
+	"github.com/roce-cni/roce-cni/pkg/plugin/conf"
 	"github.com/roce-cni/roce-cni/pkg/plugin/record"
 )
 
@@ -276,6 +277,29 @@ func TestARailIsSkippedIfItsNICHasNoSubnet(t *testing.T) {
 	}
 }
 
+// TestARailWithAFullGIDTableIsLeftOut as one with a NIC that is down.
+func TestARailWithAFullGIDTableIsLeftOut(t *testing.T) {
+	t.Parallel()
+	for each, size := range map[int]int{1: 8, 2: 17} { // with RoCE v1 an address takes two entries, and one is free
+		w := newRailsWorld(t)
+		w.mode = conf.RDMAAuto
+		w.hca.each, w.hca.tables = true, newGIDTables(size, each, 0, 8, 0)
+		w.fake.Pod(podPath("c1"))
+		if _, err := w.node().Add(ctx, w.request("c1", "net1", `, "minRails": 2`)); err != nil {
+			t.Fatal(err)
+		}
+		rec, err := record.Store{Dir: w.dir, BootID: w.boot}.Load(c1)
+		if err != nil || len(rec.LeftOut) != 1 || !strings.Contains(rec.LeftOut[0], "rail \"1 (net1-1)\"") || !strings.Contains(rec.LeftOut[0], "its GID table is full") {
+			t.Errorf("the record says %q, %v", rec.LeftOut, err)
+		}
+		w.fake.Pod(podPath("c2"))
+		w.hca.tables = newGIDTables(size, each, 8, 8, 0)
+		if _, err := w.node().Add(ctx, w.request("c2", "net1", `, "minRails": 2`)); cnierr.CodeOf(err) != cnierr.NoGID || !strings.Contains(err.Error(), "want 2 of 3, got 1") {
+			t.Errorf("with two full tables: %v", err)
+		}
+	}
+}
+
 func TestTooFewRailsSayHowManyAreWanted(t *testing.T) {
 	t.Parallel()
 	w := newRailsWorld(t)
@@ -289,7 +313,7 @@ func TestTooFewRailsSayHowManyAreWanted(t *testing.T) {
 	if got := cnierr.CNI("roce", err).Details; !strings.Contains(got, "ens2") || !strings.Contains(got, "ens3") {
 		t.Errorf("the hint is %q, want what to do about both NICs", got)
 	}
-	status := w.node().Status(ctx, w.request("c1", "net1", `, "minRails": 2`))
+	status := w.node().Status(ctx, w.request("c1", "net1", `, "minRails": 2, "status": {"rails": "require"}`))
 	if got := cnierr.CNI("roce", status).Details; cnierr.CodeOf(status) != cnierr.Limited || !strings.Contains(got, "ens3") {
 		t.Errorf("STATUS: %v, hint %q", status, got)
 	}
@@ -298,15 +322,25 @@ func TestTooFewRailsSayHowManyAreWanted(t *testing.T) {
 func TestStatusOfRails(t *testing.T) {
 	t.Parallel()
 	w := newRailsWorld(t)
-	if err := w.node().Status(ctx, w.request("c1", "net1", "")); err != nil {
+	const require = `, "status": {"rails": "require"}`
+	status := func(extra string) error { return w.node().Status(ctx, w.request("c1", "net1", extra)) }
+	if err := errors.Join(status(require), status("")); err != nil {
 		t.Errorf("with all NICs: %v", err)
 	}
 	w.fake.Host().IP("link set ens2 down")
-	if err := w.node().Status(ctx, w.request("c1", "net1", "")); cnierr.CodeOf(err) != cnierr.Limited || !strings.Contains(err.Error(), "ens2") {
+	if err := status(require); cnierr.CodeOf(err) != cnierr.Limited || !strings.Contains(err.Error(), `rail "1 (net1-1)"`) || !strings.Contains(err.Error(), "ens2") {
 		t.Errorf("with a NIC down: got %v, want code %d", err, cnierr.Limited)
 	}
-	if err := w.node().Status(ctx, w.request("c1", "net1", `, "minRails": 2`)); err != nil {
+	if err := errors.Join(status(require+`, "minRails": 2`), status("")); err != nil {
 		t.Errorf("with enough NICs: %v", err)
+	}
+	w.fake.Host().IP("link set ens1 down")
+	if err := status(""); err != nil {
+		t.Errorf("with one NIC: %v", err)
+	}
+	w.fake.Host().IP("link set ens3 down")
+	if err := status(""); cnierr.CodeOf(err) != cnierr.Limited || !strings.Contains(err.Error(), "ens3") {
+		t.Errorf("without a NIC: got %v, want code %d", err, cnierr.Limited)
 	}
 }
 

@@ -172,6 +172,9 @@ func (h handle) Place(_ context.Context, r plan.AlignRail, set, unset []netip.Ad
 
 // Before implements attach.RDMA.
 func (h handle) Before(reader rdma.Side, d plan.RDMADevice, limit int) ([]rdma.Entry, int, error) {
+	if h.tables == nil {
+		return nil, 0, rdma.ErrNoTable
+	}
 	h.tables.mu.Lock()
 	defer h.tables.mu.Unlock()
 	netns := h.netns

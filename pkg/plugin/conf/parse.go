@@ -279,7 +279,7 @@ func ofNode(v strict.Value) {
 func status(v strict.Value) Status {
 	o := v.Object()
 	defer o.Strict(nil)
-	return Status{Pool: strict.Choice(o.At("pool"), Require, Off)}
+	return Status{Pool: strict.Choice(o.At("pool"), Require, Off), Rails: strict.Choice(o.At("rails"), AnyRail, Require)}
 }
 
 func dns(v strict.Value) types.DNS {

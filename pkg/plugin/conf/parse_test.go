@@ -23,7 +23,7 @@ import (
 func defaults() conf.Request {
 	return conf.Request{
 		CNIVersion: "1.1.0", Network: "rail1", Attachment: conf.Attachment{ContainerID: "c1", IfName: "net1"}, Netns: "/run/netns/pod",
-		Status: conf.Status{Pool: conf.Require},
+		Status: conf.Status{Pool: conf.Require, Rails: conf.AnyRail},
 		Rails: []conf.Rail{{
 			IfName: "net1", Parent: conf.Parent{Name: "ens1f0"},
 			Routing: conf.Routing{Mode: conf.RoutingPolicy, Priority: 32000},

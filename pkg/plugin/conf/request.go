@@ -381,6 +381,9 @@ type RDMA struct {
 	TrafficClass *uint8 // traffic class that the driver forces, where it can
 }
 
-// Status is the key "status": the reasons for which STATUS fails. Pool is
-// Require or Off.
-type Status struct{ Pool Severity }
+// Status is the key "status": the reasons for which STATUS fails. Pool is Require or Off. With
+// Rails Require, it fails when fewer than MinRails can serve, and with AnyRail when none can.
+type Status struct{ Pool, Rails Severity }
+
+// AnyRail is a value of Status.Rails.
+const AnyRail Severity = "any"
