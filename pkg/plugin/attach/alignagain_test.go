@@ -81,15 +81,24 @@ func aligns(op plan.Op) bool { _, ok := op.Kind.(plan.Align); return ok }
 // index, or a table without free entries. CHECK reports the other index then.
 func TestRepairSetsAnAddressAlsoIfItsIndexIsTaken(t *testing.T) {
 	t.Parallel()
-	for name, all := range map[string]bool{"one entry": false, "a full table": true} {
+	for name, c := range map[string]struct {
+		lost string
+		take int // which address of the pod has the index that is taken
+		all  bool
+	}{
+		"one entry":                  {"0.0.0.0/0", 0, false},
+		"a full table":               {"0.0.0.0/0", 0, true},
+		"one entry of two addresses": {"fd00::/16", 1, false},
+	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			w := history(t, `"equal"`, 1)
-			at, pod, fillers := w.indexes("c1")[0][0], w.fake.String(), w.hca.tables.fillers()
+			at, pod, fillers := w.indexes("c1")[0][c.take], w.fake.String(), w.hca.tables.fillers()
+			w.lose("net1", c.lost)
 			w.lose("net1", "0.0.0.0/0")
 			entries := w.hca.tables.tables["ens1"].entries
 			for i := range entries {
-				if i == at || all && i != 0 && entries[i] == (gidEntry{}) {
+				if i == at || c.all && i != 0 && entries[i] == (gidEntry{}) {
 					entries[i] = gidEntry{holder{link: "other"}, netip.AddrFrom4([4]byte{10, 9, 0, byte(i)}), rdma.RoCEv2}
 				}
 			}

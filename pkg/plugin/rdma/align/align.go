@@ -224,13 +224,16 @@ func (a Aligner) locate(ctx context.Context, rails []*rail, i int) error {
 
 // restore gives each address its former index, as far as that is free or has a filler. The
 // check that ends a repair reports the other ones, so an index that is not free is no error
-// here. The addresses are set in any case.
+// here. The addresses are set in any case. No other rail needs the fillers that it sets
+// meanwhile, so they are on the pod's link.
 func (a Aligner) restore(ctx context.Context, rails []*rail) error {
 	var errs []error
 	for _, f := range rails {
+		node := &rail{AlignRail: f.AlignRail, own: f.own}
+		f.own = true
 		err := a.locate(ctx, []*rail{f}, 0)
 		for i := 0; err == nil && i < len(f.At); i++ {
-			err = a.again(ctx, f, i)
+			err = a.again(ctx, f, node, i)
 		}
 		if code := cnierr.CodeOf(err); code == cnierr.NoGID || code == cnierr.NoRDMA {
 			err = nil
@@ -240,21 +243,19 @@ func (a Aligner) restore(ctx context.Context, rails []*rail) error {
 	return errors.Join(errs...)
 }
 
-// again gives address i of a rail its former index if that is free or has a filler. No other
-// rail needs the fillers that it sets meanwhile, so they are on the pod's link.
-func (a Aligner) again(ctx context.Context, f *rail, i int) error {
+// again gives address i of a rail its former index if that is free, or has a filler of the
+// node.
+func (a Aligner) again(ctx context.Context, f, node *rail, i int) error {
 	if f.at[i] == f.At[i] {
 		return nil
 	}
-	f.own = f.Fillers.Name == ""
-	held, err := a.fillerAt(f, f.At[i])
+	held, err := a.fillerAt(node, f.At[i])
 	if err != nil || f.at[i] > f.At[i] && len(held) == 0 {
 		return err
 	}
-	if err := a.remove(ctx, f, held); err != nil {
+	if err := a.remove(ctx, node, held); err != nil {
 		return err
 	}
-	f.own = true
 	return a.move(ctx, []*rail{f}, i, f.At[i])
 }
 
