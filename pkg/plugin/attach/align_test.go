@@ -278,6 +278,45 @@ func TestADDIsMadeAgainIfAPromisedIndexMoves(t *testing.T) {
 	}
 }
 
+func TestADDIsMadeAgainIfAPromisedNumberMoves(t *testing.T) {
+	t.Parallel()
+	w := promising(t, "21", newGIDTables(64, 1, 3, 0, 1))
+	w.fake.Pod(podPath("c1"))
+	moves := 3 // one on each rail
+	w.before = func(op plan.Op, _ bool) error {
+		for g := range plan.All[plan.GID](plan.Ops{op}) {
+			if table := w.hca.tables.of(g.Device); moves > 0 {
+				at := table.index(g.Targets[0].Addr)
+				table.entries[at], table.entries[40] = table.entries[40], table.entries[at]
+				moves--
+			}
+		}
+		return nil
+	}
+	if _, err := w.node().Add(ctx, w.request("c1", "net1", "")); err != nil {
+		t.Fatal(err)
+	}
+	if at := w.mustBeEqual("c1"); at[0] != 21 {
+		t.Errorf("got the index %d, want 21", at[0])
+	}
+}
+
+// TestARailWithFewerAddressesHasAnEqualIndexToo has a rail without IPv6.
+func TestARailWithFewerAddressesHasAnEqualIndexToo(t *testing.T) {
+	t.Parallel()
+	w := newPromisedWorld(t)
+	w.config = `{"cniVersion": "1.1.0", "name": "rail", "type": "roce", "rails": [
+	{"master": "ens1", "subnets": [{"subnet": "172.16.11.0/29"}, {"subnet": "fd00:11::/64"}]}, {"master": "ens2", "subnets": [{"subnet": "172.16.12.0/29"}]}],
+	"rdma": {"mode": %q, "gidIndex": "equal"}, "ipam": {"type": "roce-ipam"}%s}`
+	w.fake.Pod(podPath("c1"))
+	if _, err := w.node().Add(ctx, w.request("c1", "net1", "")); err != nil {
+		t.Fatal(err)
+	}
+	if at := w.indexes("c1"); len(at) != 2 || len(at[0]) != 2 || len(at[1]) != 1 || at[0][0] != at[1][0] {
+		t.Errorf("got the indexes %v, want two and one, and the first ones equal", at)
+	}
+}
+
 // TestAKillBetweenFillersHarmsNoPod kills an ADD before each of its operations. In turn, the
 // pod's DEL, its next ADD and GC come next. An ADD of another pod is right beside what the
 // kill has left, and the last DEL leaves nothing.

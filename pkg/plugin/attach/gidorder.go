@@ -76,16 +76,18 @@ func (p *pod) undo(ctx context.Context, ops plan.Ops) error {
 	return ops.Undo(ctx, p)
 }
 
-// errIndexesMoved is the cause of an error about promised GID indexes that were equal, and
+// errIndexesMoved is the cause of an error about promised GID indexes that were right, and
 // are not any more.
 var errIndexesMoved = errors.New("the indexes changed while the pod was made")
 
-// compareGIDs logs the GID indexes of an attachment if they differ from rail to rail.
-// They differ when other users of a NIC have entries in its GID table. If the
-// configuration promises equal indexes, it is an error with errIndexesMoved.
+// compareGIDs logs the GID indexes of an attachment if they differ from rail to rail. A
+// rail with fewer addresses has fewer indexes. They differ when other users of a NIC have
+// entries in its GID table. If the configuration promises equal indexes, or a number, and
+// they are others, it is an error with errIndexesMoved.
 func (n Node) compareGIDs(rec record.Record) error {
 	var rails []string
 	var indexes [][]int
+	var most []int
 	for g := range plan.All[plan.GID](rec.Plan.Ops) {
 		var at []int
 		for _, t := range g.Targets {
@@ -93,17 +95,23 @@ func (n Node) compareGIDs(rec record.Record) error {
 				at = append(at, *t.Index)
 			}
 		}
+		if len(at) > len(most) {
+			most = at
+		}
 		rails, indexes = append(rails, fmt.Sprintf("%s %v", g.Targets[0].Link, at)), append(indexes, at)
 	}
-	if !slices.ContainsFunc(indexes, func(at []int) bool { return !slices.Equal(at, indexes[0]) }) {
+	differ := slices.ContainsFunc(indexes, func(at []int) bool { return !slices.Equal(at, most[:len(at)]) })
+	for promise := range plan.All[plan.Align](rec.Plan.Ops) {
+		if differ || promise.Index > 0 && slices.Index(most, int(promise.Index)) != 0 {
+			return cnierr.New(cnierr.NoGID, align.Action, string(rec.IfName), "look at the NICs: the runtime tries again",
+				"%w: %s", errIndexesMoved, strings.Join(rails, ", "))
+		}
 		return nil
 	}
-	for range plan.All[plan.Align](rec.Plan.Ops) {
-		return cnierr.New(cnierr.NoGID, align.Action, string(rec.IfName), "look at the NICs: the runtime tries again",
-			"%w: %s", errIndexesMoved, strings.Join(rails, ", "))
+	if differ {
+		n.Log.Warn("GID indexes differ between rails: set rdma.gidIndex to equal, or use rocectl env, which prints settings that need no common index",
+			"container", rec.ContainerID, "indexes", strings.Join(rails, ", "))
 	}
-	n.Log.Warn("GID indexes differ between rails: set rdma.gidIndex to equal, or use rocectl env, which prints settings that need no common index",
-		"container", rec.ContainerID, "indexes", strings.Join(rails, ", "))
 	return nil
 }
 
