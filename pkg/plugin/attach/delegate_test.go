@@ -401,3 +401,30 @@ func TestConflictOfADelegatedAddressHasNoSubstitute(t *testing.T) {
 		t.Errorf("the plugin was called with %s", got)
 	}
 }
+
+// TestAPromisedNumberThatMovesIsNotLeasedAgain has a plugin that refuses a second ADD, as
+// host-local does. So ADD ends, and says why.
+func TestAPromisedNumberThatMovesIsNotLeasedAgain(t *testing.T) {
+	t.Parallel()
+	f := newForeign(t)
+	f.on("ADD", `if [ -e lease-$CNI_CONTAINERID-$CNI_IFNAME ]; then echo '{"code": 100, "msg": "duplicate allocation is not allowed"}'; exit 1; fi`)
+	f.hca.tables = newGIDTables(64, 1, 1)
+	in := f.input("")
+	in.Stdin = []byte(strings.Replace(string(in.Stdin), `"rdma": "off"`, `"rdma": {"mode": "shared", "gidIndex": 21}`, 1))
+	req, err := conf.Parse(in)
+	if err != nil {
+		t.Fatal(err)
+	}
+	f.before = func(op plan.Op, _ bool) error {
+		for g := range plan.All[plan.GID](plan.Ops{op}) {
+			table := f.hca.tables.of(g.Device)
+			at := table.index(g.Targets[0].Addr)
+			table.entries[at], table.entries[40] = table.entries[40], table.entries[at]
+		}
+		return nil
+	}
+	if _, err := f.node().Add(ctx, req); cnierr.CodeOf(err) != cnierr.NoGID || strings.Contains(err.Error(), "duplicate") {
+		t.Errorf("got %v, want code %d", err, cnierr.NoGID)
+	}
+	f.mustBeEmpty("after ADD")
+}

@@ -23,15 +23,15 @@ import (
 // another returns whether another attempt can succeed: with other addresses, because other
 // machines have some of rec's, which it puts into quarantine, or with the same addresses,
 // because promised GID indexes moved, as they do when a bond fails over. There is no other
-// attempt if something of ours is left in the kernel. The error is cause, with what else
-// went wrong.
+// attempt if something of ours is left in the kernel, and with another IPAM plugin: the
+// protocol has no second ADD without a DEL. The error is cause, with what else went wrong.
 func (n Node) another(ctx context.Context, req conf.Request, claim *lease.Claim, heard answers, rec record.Record, cause error) (again bool, err error) {
 	taken := inUse(req, rec.Plan, cause)
 	if all := n.answersAll(heard, taken); all != nil {
 		return false, errors.Join(all, cause)
 	}
 	if len(taken) == 0 || undoFailed(cause) {
-		return errors.Is(cause, errIndexesMoved) && !undoFailed(cause), cause
+		return errors.Is(cause, errIndexesMoved) && !undoFailed(cause) && !claim.LinkFirst(), cause
 	}
 	targets := make([]plan.Target, 0, len(taken))
 	for _, t := range taken {
