@@ -195,6 +195,11 @@ func needsFillers(rec record.Record) bool {
 // clearFillers removes the fillers of a port that was made again: one may be at the index of
 // a pod. The next attachments make the indexes equal again.
 func (n Node) clearFillers(ctx context.Context, d plan.RDMADevice) error {
+	release, err := n.Records.LockGIDs(ctx)
+	if err != nil {
+		return err
+	}
+	defer release()
 	f := fillers{machine: n.Machine, path: n.Fillers}
 	defer f.close()
 	node, err := f.side(false)

@@ -4,13 +4,18 @@
 package attach_test
 
 import (
+	"context"
+	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/roce-cni/roce-cni/pkg/base/cnierr"
+	"github.com/roce-cni/roce-cni/pkg/base/flock/flocktest"
+	"github.com/roce-cni/roce-cni/pkg/plugin/attach"
 	"github.com/roce-cni/roce-cni/pkg/plugin/conf"
 	"github.com/roce-cni/roce-cni/pkg/plugin/plan"
 )
@@ -88,4 +93,36 @@ func (w *world) repairsAfterReset(fillersLast bool) {
 		t.Errorf("after the repair: %v", r)
 	}
 	w.comeEqual("c3")
+}
+
+// TestClearDoesNotStopAnADD has an ADD that holds the lock of a container, and needs that of
+// the GID tables.
+func TestClearDoesNotStopAnADD(t *testing.T) {
+	t.Parallel()
+	w := promising(t, `"equal"`, newGIDTables(64, 1, 2, 0, 1))
+	w.comeEqual("c0", "c1")
+	if err := w.node().Del(ctx, w.del("c0", "net1")); err != nil {
+		t.Fatal(err)
+	}
+	w.reset(false)
+	records := w.node().Records
+	unlock, err := records.Lock(ctx, c1.ContainerID)
+	if err != nil {
+		t.Fatal(err)
+	}
+	cleared := make(chan error, 1)
+	port := attach.Remade{Device: device, Pods: []conf.Attachment{c1}}
+	go func() { cleared <- w.node().Clear(ctx, port) }()
+	flocktest.UntilBlocked(t, filepath.Join(w.dir, "attachments", "c1", "lock"), cleared)
+	soon, cancel := context.WithTimeout(ctx, 5*time.Second)
+	defer cancel()
+	if release, err := records.LockGIDs(soon); err != nil {
+		t.Error(err)
+	} else {
+		release()
+	}
+	unlock()
+	if err := <-cleared; err != nil {
+		t.Error(err)
+	}
 }

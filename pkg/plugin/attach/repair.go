@@ -407,14 +407,14 @@ func (n Node) Clear(ctx context.Context, r Remade) error {
 		return cnierr.New(cnierr.RDMAHeld, action, r.String(), "end the programs and repeat the command, or delete the pods with other indexes",
 			"it was made again, and programs use it since: %s", strings.Join(users, ", "))
 	}
-	release, err := n.Records.LockGIDs(ctx)
-	if err != nil {
-		return err
-	}
-	defer release()
 	errs := []error{n.clearFillers(ctx, r.Device)}
 	for _, at := range r.Pods {
 		errs = append(errs, n.standing(ctx, at, "", func(pod *pod, rec record.Record) error {
+			release, err := n.Records.LockGIDs(ctx) // after the container's lock, which an ADD holds that waits for this one
+			if err != nil {
+				return err
+			}
+			defer release()
 			return pod.Kernel.Undo(ctx, addressesOn(rec.Plan.Ops, r.Device)...)
 		}))
 	}
