@@ -317,6 +317,38 @@ func TestARailWithFewerAddressesHasAnEqualIndexToo(t *testing.T) {
 	}
 }
 
+// TestAPodWithAddressesOfFillersDoesNotStopOthers has a pod with CAP_NET_ADMIN give its links the
+// names of those with fillers, or take the first address of a filler on an ipvlan, of which a
+// NIC has only one with an address.
+func TestAPodWithAddressesOfFillersDoesNotStopOthers(t *testing.T) {
+	t.Parallel()
+	first := netip.PrefixFrom(plan.FillerRange.Addr(), 32)
+	t.Run("names", func(t *testing.T) {
+		t.Parallel()
+		w := promising(t, `"equal"`, newGIDTables(64, 1, 1, 1, 1))
+		for _, nic := range []conf.LinkName{"ens2", "ens3"} {
+			w.hca.tables.tables[nic].set(holder{podPath("evil"), plan.Child{Parent: nic}.Fillers().Name}, first.Addr())
+		}
+		w.comeEqual("c1")
+	})
+	t.Run("ipvlan", func(t *testing.T) {
+		t.Parallel()
+		w := newPromisedWorld(t)
+		w.config = strings.Replace(w.config, `"ipam"`, `"child": "ipvlan", "ipam"`, 1)
+		w.fake.Pod(podPath("evil"))
+		k, err := w.node().Machine.Open(podPath("evil"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer k.Close()
+		link := plan.Child{Name: "net1", Parent: "ens2", NIC: plan.NIC{}, Mode: conf.L2, MTU: 1500}
+		if err := k.Do(ctx, plan.InPod(link, plan.Address{Link: "net1", Prefix: first})...); err != nil {
+			t.Fatal(err)
+		}
+		w.comeEqual("c1")
+	})
+}
+
 // TestAKillBetweenFillersHarmsNoPod kills an ADD before each of its operations. In turn, the
 // pod's DEL, its next ADD and GC come next. An ADD of another pod is right beside what the
 // kill has left, and the last DEL leaves nothing.

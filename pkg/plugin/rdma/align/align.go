@@ -120,7 +120,7 @@ const (
 // if to is 0. It returns whether it had to move any.
 func (a Aligner) level(ctx context.Context, rails []*rail, i, to int) (moved bool, err error) {
 	for range maxRounds {
-		target, err := a.target(rails, i, to)
+		target, err := a.target(ctx, rails, i, to)
 		if err != nil {
 			return moved, err
 		}
@@ -139,7 +139,7 @@ func (a Aligner) level(ctx context.Context, rails []*rail, i, to int) (moved boo
 
 // target returns the index that address i of all rails is to have: to if that is not 0; the
 // lowest that a rail has if fillers hold it on the rails that are higher; else the highest.
-func (a Aligner) target(rails []*rail, i, to int) (int, error) {
+func (a Aligner) target(ctx context.Context, rails []*rail, i, to int) (int, error) {
 	compare := func(x, y *rail) int { return cmp.Compare(x.at[i], y.at[i]) }
 	low, high := slices.MinFunc(rails, compare).at[i], slices.MaxFunc(rails, compare).at[i]
 	if to > 0 {
@@ -149,7 +149,7 @@ func (a Aligner) target(rails []*rail, i, to int) (int, error) {
 		if f.at[i] <= low {
 			continue
 		}
-		held, err := a.fillerAt(f, low)
+		held, err := a.fillerAt(ctx, f, low)
 		switch {
 		case err != nil:
 			return 0, err
@@ -186,7 +186,7 @@ func (a Aligner) move(ctx context.Context, rails []*rail, i, to int) error {
 		if err := a.fill(ctx, f, i, to); err != nil {
 			return err
 		}
-		held, err := a.fillerAt(f, to)
+		held, err := a.fillerAt(ctx, f, to)
 		if err != nil {
 			return err
 		}
@@ -249,7 +249,7 @@ func (a Aligner) again(ctx context.Context, f, node *rail, i int) error {
 	if f.at[i] == f.At[i] {
 		return nil
 	}
-	held, err := a.fillerAt(node, f.At[i])
+	held, err := a.fillerAt(ctx, node, f.At[i])
 	if err != nil || f.at[i] > f.At[i] && len(held) == 0 {
 		return err
 	}

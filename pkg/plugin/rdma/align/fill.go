@@ -103,15 +103,15 @@ func (f *rail) filler(e rdma.Entry) (plan.Op, bool) {
 }
 
 // fillerAt returns the filler of a rail with the RoCE v2 entry at an index, none if there is
-// none.
-func (a Aligner) fillerAt(f *rail, index int) (plan.Ops, error) {
+// none. A pod can give its link the name of that with the fillers.
+func (a Aligner) fillerAt(ctx context.Context, f *rail, index int) (plan.Ops, error) {
 	node, err := a.side(f, false)
 	if err != nil {
 		return nil, err
 	}
 	entries, _, err := node.Tables.Before(rdma.Pod, f.Device, index+1)
 	for _, e := range entries {
-		if op, is := f.filler(e); is && e.Index == index && e.Type == rdma.RoCEv2 {
+		if op, is := f.filler(e); is && e.Index == index && e.Type == rdma.RoCEv2 && node.Kernel.Check(ctx, op) == nil {
 			return plan.Ops{op}, err
 		}
 	}
@@ -140,7 +140,15 @@ func (a Aligner) fill(ctx context.Context, f *rail, i, to int) error {
 			return nil
 		}
 		f.fresh, room = append(f.fresh, ops...), room-len(ops)
-		if err := node.Kernel.Do(ctx, ops...); err != nil {
+		err := node.Kernel.Do(ctx, ops...)
+		if cnierr.CodeOf(err) == cnierr.AddressTaken { // an ipvlan of a pod has one of them
+			if err := a.remove(ctx, f, ops); err != nil {
+				return err
+			}
+			room += len(ops)
+			continue
+		}
+		if err != nil {
 			return err
 		}
 		at, err := node.Tables.Place(ctx, f.filled(), addresses(ops), nil)
