@@ -317,6 +317,31 @@ func TestARailWithFewerAddressesHasAnEqualIndexToo(t *testing.T) {
 	}
 }
 
+// TestTwoRailsOfOnePortHaveNoEqualIndex has two VLANs of a NIC.
+func TestTwoRailsOfOnePortHaveNoEqualIndex(t *testing.T) {
+	t.Parallel()
+	for _, index := range []string{`"equal"`, "21", `"any"`} {
+		w := promising(t, index, newGIDTables(64, 1, 1))
+		table := w.hca.tables.tables["ens1"]
+		w.hca.tables.tables["ens1.100"], w.hca.tables.tables["ens1.200"] = table, table
+		w.fake.NIC("ens1.100", conf.MAC{0x52, 0x54, 0, 0, 0, 7})
+		w.fake.NIC("ens1.200", conf.MAC{0x52, 0x54, 0, 0, 0, 8})
+		w.config = strings.Replace(w.config, `{"match": {"ifNames": ["ens*"]}, "count": 3}`, `[{"master": "ens1.100"}, {"master": "ens1.200"}]`, 1)
+		w.fake.Pod(podPath("c1"))
+		_, err := w.node().Add(ctx, w.request("c1", "net1", ""))
+		if index == `"any"` {
+			if err != nil {
+				t.Error(err)
+			}
+			continue
+		}
+		if cnierr.CodeOf(err) != cnierr.BadConfig || !strings.Contains(err.Error(), "its RDMA port is that of rail 0") {
+			t.Errorf("%s: got %v, want code %d", index, err, cnierr.BadConfig)
+		}
+		w.mustBeEmpty(index)
+	}
+}
+
 // TestAPodWithAddressesOfFillersDoesNotStopOthers has a pod with CAP_NET_ADMIN give its links the
 // names of those with fillers, or take the first address of a filler on an ipvlan, of which a
 // NIC has only one with an address.

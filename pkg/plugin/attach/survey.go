@@ -95,7 +95,7 @@ func (n Node) claim(req conf.Request, rails []plan.RailFacts) (claim *lease.Clai
 	if claim, err = n.Addresses.Claim(req, rails); err != nil {
 		return nil, nil, err
 	}
-	if err := distinct(claim.Rails()); err != nil {
+	if err := distinct(req, claim.Rails()); err != nil {
 		return nil, nil, err
 	}
 	for _, why := range leftOut {
@@ -156,19 +156,32 @@ func (n Node) Preview(ctx context.Context, req conf.Request, facts []plan.RailFa
 
 // distinct refuses a NIC that two rails share. They may name it in two ways, for
 // example with an altname or a selector. The configuration alone shows the conflict
-// only when both use the same words.
-func distinct(rails []plan.Rail) error {
+// only when both use the same words. It also refuses a promised GID index for two rails
+// with one RDMA port, such as two VLANs of a NIC.
+func distinct(req conf.Request, rails []plan.Rail) error {
 	for i, r := range rails {
 		for _, other := range rails[:i] {
-			if r.Facts.Parent.Name != other.Facts.Parent.Name {
+			var err error
+			switch {
+			case r.Facts.Parent.Name == other.Facts.Parent.Name:
+				err = cnierr.New(cnierr.BadConfig, "use master", string(r.Facts.Parent.Name), "give each rail its own NIC",
+					"rail %d uses it, too", other.Number)
+			case req.RDMA.GIDIndex != conf.AnyIndex && onePort(r.Facts.RDMA, other.Facts.RDMA):
+				err = cnierr.New(cnierr.BadConfig, "use master", string(r.Facts.Parent.Name), "set rdma.gidIndex to any, or give each rail its own NIC",
+					"its RDMA port is that of rail %d, and in one GID table no two addresses have the same index", other.Number)
+			default:
 				continue
 			}
-			err := cnierr.New(cnierr.BadConfig, "use master", string(r.Facts.Parent.Name), "give each rail its own NIC",
-				"rail %d uses it, too", other.Number)
 			return inRail(r.Number, r.IfName, err)
 		}
 	}
 	return nil
+}
+
+// onePort says whether two rails have one RDMA port. A preview can have devices without an
+// index.
+func onePort(a, b *plan.RDMA) bool {
+	return a != nil && b != nil && a.Device.Name == b.Device.Name && samePort(a.Device, b.Device)
 }
 
 // whoHas returns the fault about a parent. If an RDMA device selects the parent and a
