@@ -58,6 +58,14 @@ var FillerRange = netip.MustParsePrefix("169.254.64.0/20") //nolint:gochecknoglo
 // FillerMark is the alias of each link with fillers. It names no attachment.
 const FillerMark = MarkPrefix + "gids"
 
+const fillerLink = "gids-" // begins the name of each link with fillers
+
+// IsFiller says whether an entry of a GID table looks like that of a filler: by its address
+// and the name of its interface. A pod can have both.
+func IsFiller(gid netip.Addr, netdev string) bool {
+	return FillerRange.Contains(gid) && strings.HasPrefix(netdev, fillerLink)
+}
+
 // Fillers returns the node's link with the fillers for a child of a NIC, in FillerNetns. It
 // is zero if the NIC can have no other child, or if the NIC is in the pod.
 //
@@ -69,7 +77,7 @@ func (c Child) Fillers() Child {
 	}
 	sum := sha256.Sum256([]byte(FillerMark + "/" + c.Parent))
 	out := Child{
-		Name: conf.LinkName(fmt.Sprintf("gids-%x", sum[:4])), Parent: c.Parent, NIC: c.NIC, Mode: conf.Bridge,
+		Name: conf.LinkName(fmt.Sprintf("%s%x", fillerLink, sum[:4])), Parent: c.Parent, NIC: c.NIC, Mode: conf.Bridge,
 		MTU: 1280, MAC: conf.MAC{0x02, sum[0], sum[1], sum[2], sum[3], sum[4]}, Mark: FillerMark,
 	}
 	if c.Mode.SharesMAC() {

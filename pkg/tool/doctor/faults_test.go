@@ -190,6 +190,9 @@ func portFaults() []fault {
 			name: "fillers take places of a table that is nearly full", change: func(w *world) {
 				w.gids("mlx5_0", 256, 240)
 				w.write("sys/class/infiniband/mlx5_0/ports/1/gids/200", "0000:0000:0000:0000:0000:ffff:a9fe:4001")
+				w.write("sys/class/infiniband/mlx5_0/ports/1/gid_attrs/ndevs/200", "gids-0a1b2c3d")
+				w.write("sys/class/infiniband/mlx5_0/ports/1/gids/201", "0000:0000:0000:0000:0000:ffff:a9fe:4002") // of a pod
+				w.write("sys/class/infiniband/mlx5_0/ports/1/gid_attrs/ndevs/201", "net1")
 			},
 			check: "gid-table", verdict: report.Problem, says: "240 of 256 entries used, 1 of them by fillers of roce, room for 8 more pods", advice: "ip netns del roce-gids",
 			after: func(w *world) { w.gids("mlx5_0", 256, 4) },

@@ -157,7 +157,7 @@ func fill(sys fs.FS, p nic.Port, hidden bool) report.Finding {
 	}
 	each, fillers := gidtable.Width(entries), 0
 	for _, e := range entries {
-		if plan.FillerRange.Contains(e.GID) {
+		if plan.IsFiller(e.GID, e.Netdev) {
 			fillers++
 		}
 	}

@@ -309,7 +309,7 @@ func (n Node) lookAtFillers(host []Port) error {
 }
 
 func (p Port) hasFillers() bool {
-	return slices.ContainsFunc(p.Entries, func(e rdma.Entry) bool { return plan.FillerRange.Contains(e.GID) })
+	return slices.ContainsFunc(p.Entries, func(e rdma.Entry) bool { return plan.IsFiller(e.GID, e.Netdev) })
 }
 
 // add adds the entries of a port of the namespace of that a reader sees.
@@ -498,7 +498,7 @@ func tables(ports []Port, holder *Owner, owners []Owner, strangers func() []Owne
 	for _, p := range ports {
 		t := Table{Device: p.Device.Name, Port: p.Number, Netdev: p.Link, Holder: holder, Size: p.Size, Hidden: p.Hidden, Entries: []Entry{}, Twice: p.twice()}
 		for _, e := range p.Entries {
-			row := Entry{Index: e.Index, GID: plan.GIDText(e.GID), Type: e.Type, Netdev: e.Netdev, Filler: plan.FillerRange.Contains(e.GID), Owners: p.ownersOf(e, owners)}
+			row := Entry{Index: e.Index, GID: plan.GIDText(e.GID), Type: e.Type, Netdev: e.Netdev, Filler: plan.IsFiller(e.GID, e.Netdev), Owners: p.ownersOf(e, owners)}
 			if len(row.Owners) == 0 && !row.Filler {
 				row.Owners = p.ownersOf(e, strangers())
 			}

@@ -86,6 +86,18 @@ func TestOwnersAreIdentifiedByAddressAndThenByInterface(t *testing.T) {
 	}
 }
 
+// TestAnAddressOfAFillerIsNotAlwaysOne has a pod without a record that has such an address.
+func TestAnAddressOfAFillerIsNotAlwaysOne(t *testing.T) {
+	t.Parallel()
+	p, addr := portOf("mlx5_0", "r0"), plan.FillerRange.Addr()
+	p.Entries = []rdma.Entry{{Index: 1, GID: addr, Type: rdma.RoCEv2, Netdev: "net1"}, {Index: 2, GID: addr, Type: rdma.RoCEv2, Netdev: string(plan.Child{Parent: "r0"}.Fillers().Name)}}
+	stranger := Owner{Link: "net1", Addr: addr}
+	is := tables([]Port{p}, nil, nil, func() []Owner { return []Owner{stranger} })[0].Entries
+	if is[0].Filler || len(is[0].Owners) != 1 || !is[1].Filler || len(is[1].Owners) > 0 {
+		t.Errorf("got %+v, want a pod and a filler", is)
+	}
+}
+
 // TestThePortsOwnEntryIsTheHosts has an interface without addresses, as one that
 // is down or has no IPv6: the kernel keeps the entry of its MAC.
 func TestThePortsOwnEntryIsTheHosts(t *testing.T) {
