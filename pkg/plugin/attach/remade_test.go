@@ -126,3 +126,26 @@ func TestClearDoesNotStopAnADD(t *testing.T) {
 		t.Error(err)
 	}
 }
+
+// TestClearLeavesOutAPodThatHasGone has one pod deleted, and one without namespace, since the
+// look at the port.
+func TestClearLeavesOutAPodThatHasGone(t *testing.T) {
+	t.Parallel()
+	w := promising(t, `"equal"`, newGIDTables(64, 1, 2, 0, 1))
+	w.comeEqual("c0", "c1", "c2", "c3")
+	if err := w.node().Del(ctx, w.del("c0", "net1")); err != nil {
+		t.Fatal(err)
+	}
+	w.reset(false)
+	remade := w.node().Remade(ctx)
+	if len(remade) != 1 || len(remade[0].Pods) != 3 {
+		t.Fatalf("got %v, want one port with three pods", remade)
+	}
+	if err := w.node().Del(ctx, w.del("c2", "net1")); err != nil {
+		t.Fatal(err)
+	}
+	w.fake.RemovePod(podPath("c3"))
+	if err := w.node().Clear(ctx, remade[0]); err != nil {
+		t.Error(err)
+	}
+}

@@ -409,14 +409,17 @@ func (n Node) Clear(ctx context.Context, r Remade) error {
 	}
 	errs := []error{n.clearFillers(ctx, r.Device)}
 	for _, at := range r.Pods {
-		errs = append(errs, n.standing(ctx, at, "", func(pod *pod, rec record.Record) error {
+		err := n.standing(ctx, at, "", func(pod *pod, rec record.Record) error {
 			release, err := n.Records.LockGIDs(ctx) // after the container's lock, which an ADD holds that waits for this one
 			if err != nil {
 				return err
 			}
 			defer release()
 			return pod.Kernel.Undo(ctx, addressesOn(rec.Plan.Ops, r.Device)...)
-		}))
+		})
+		if gone := errors.Is(err, record.ErrNotExist) || errors.Is(err, kernel.ErrNetnsGone); !gone {
+			errs = append(errs, err)
+		}
 	}
 	return errors.Join(errs...)
 }
