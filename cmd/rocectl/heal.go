@@ -5,9 +5,11 @@ package main
 
 import (
 	"context"
+	"errors"
 	"io"
 	"log/slog"
 	"math/rand/v2"
+	"os"
 	"os/signal"
 	"sync"
 	"time"
@@ -19,9 +21,13 @@ import (
 	"github.com/roce-cni/roce-cni/pkg/base/cnierr"
 	"github.com/roce-cni/roce-cni/pkg/base/trusted"
 	"github.com/roce-cni/roce-cni/pkg/cluster/agent/pace"
+	"github.com/roce-cni/roce-cni/pkg/cluster/counts"
 	"github.com/roce-cni/roce-cni/pkg/plugin/calls"
+	"github.com/roce-cni/roce-cni/pkg/plugin/record"
 	"github.com/roce-cni/roce-cni/pkg/plugin/settings"
+	"github.com/roce-cni/roce-cni/pkg/tool/foreign"
 	"github.com/roce-cni/roce-cni/pkg/tool/heal"
+	"github.com/roce-cni/roce-cni/pkg/tool/usage"
 )
 
 // settingsEvery is how often rocectl heal reads the settings of the node.
@@ -42,6 +48,11 @@ What it repairs is "heal" in the settings of the node (/etc/roce/node.json):
     all      also addresses, after a conflict probe, links, and GID indexes
     off      nothing: no socket is open
 
+With "counts": "pods" in "rdma" of the settings it also counts for the metrics of the agent
+what each pod has on the RDMA devices. With "foreignGID": "tell" it tells when a queue pair
+of a pod uses the GID of another pod, which it cannot prevent: rocectl trace lists that as a
+call ALARM. Neither depends on "heal".
+
 A change of the settings counts within half a minute. There are at most 30 repairs in a
 minute, and an attachment that does not hold is left alone for longer each time, up to five
 minutes. rocectl trace lists what was done as calls HEAL, and rocectl show the last one of
@@ -56,11 +67,11 @@ and folders. It opens no port and needs no API server. You may stop or kill it a
 			defer stop()
 			log := slog.New(slog.NewTextHandler(cmd.ErrOrStderr(), nil))
 			for ctx.Err() == nil {
-				level, err := healLevel()
+				now, err := readDuties()
 				if err != nil {
 					log.Error("nothing is healed before the settings of the node are correct", "error", err)
 				}
-				if err := healAs(ctx, cmd.ErrOrStderr(), log, node, level); err != nil {
+				if err := healAs(ctx, cmd.ErrOrStderr(), log, node, now); err != nil {
 					return err
 				}
 			}
@@ -69,20 +80,49 @@ and folders. It opens no port and needs no API server. You may stop or kill it a
 	}
 }
 
-// healAs heals until the context ends, or the settings are others.
-func healAs(ctx context.Context, w io.Writer, log *slog.Logger, node *nodeFlags, level settings.Heal) error {
-	log.Info("healing", "heal", level)
+// duties is what the settings of the node want of rocectl heal.
+type duties struct {
+	heal                settings.Heal
+	count, tellForeigns bool
+}
+
+// readDuties returns what the settings want. Settings with a fault want nothing.
+func readDuties() (duties, error) {
+	s, err := settings.Load(settingsFile)
+	if err != nil {
+		return duties{heal: settings.HealOff}, err
+	}
+	return duties{s.Heal, s.CountPods, s.TellForeignGID}, nil
+}
+
+// changed waits until the settings are others.
+func (d duties) changed(ctx context.Context) {
+	for plugin.Wait(ctx, settingsEvery) == nil {
+		if now, _ := readDuties(); now != d { // a fault is logged when it begins to count
+			return
+		}
+	}
+}
+
+// healAs does its duties until the context ends, or the settings are others.
+func healAs(ctx context.Context, w io.Writer, log *slog.Logger, node *nodeFlags, now duties) error {
+	log.Info("healing", "heal", now.heal)
 	ctx, stop := context.WithCancel(ctx)
+	var all sync.WaitGroup
+	defer all.Wait()
 	defer stop()
-	if level == settings.HealOff {
-		changed(ctx, level)
+	if err := now.watch(ctx, &all, log, node); err != nil {
+		return err
+	}
+	if now.heal == settings.HealOff {
+		now.changed(ctx)
 		return nil
 	}
 	n, err := node.open(w)
 	if err != nil {
 		return err
 	}
-	n.RoutingOnly = level == settings.HealRoutes
+	n.RoutingOnly = now.heal == settings.HealRoutes
 	file := calls.File{Dir: n.Records.Dir}
 	if err := trusted.MakeFolder(file.Dir, 0o700); err != nil {
 		return err
@@ -95,34 +135,52 @@ func healAs(ctx context.Context, w io.Writer, log *slog.Logger, node *nodeFlags,
 		return err
 	}
 	h := heal.New(heal.Config{
-		Node: n, Records: n.Records, Calls: file, Number: kernel.Number, All: level == settings.HealAll,
-		Clock: pace.Clock{Now: plugin.BootTime, Rand: rand.Float64}, Log: log,
+		Node: n, Records: n.Records, Calls: file, Number: kernel.Number, All: now.heal == settings.HealAll, Clock: clock(), Log: log,
 	})
-	var all sync.WaitGroup
-	defer all.Wait()
 	defer kernel.Close()
 	all.Go(func() { kernel.Run(ctx, h) })
-	all.Go(func() { changed(ctx, level); stop() })
+	all.Go(func() { now.changed(ctx); stop() })
 	h.Run(ctx)
 	return nil
 }
 
-// healLevel returns the level of the settings. Settings with a fault count as off.
-func healLevel() (settings.Heal, error) {
-	s, err := settings.Load(settingsFile)
-	if err != nil {
-		return settings.HealOff, err
-	}
-	return s.Heal, nil
-}
+func clock() pace.Clock { return pace.Clock{Now: plugin.BootTime, Rand: rand.Float64} }
 
-// changed waits until the settings are others.
-func changed(ctx context.Context, level settings.Heal) {
-	for plugin.Wait(ctx, settingsEvery) == nil {
-		if now, _ := healLevel(); now != level { // a fault is logged when it begins to count
-			return
-		}
+// watch starts what looks at the queue pairs of pods.
+func (d duties) watch(ctx context.Context, all *sync.WaitGroup, log *slog.Logger, node *nodeFlags) error {
+	if !d.count && !d.tellForeigns {
+		return nil
 	}
+	dir, err := node.dir()
+	if err != nil {
+		return err
+	}
+	if err := trusted.MakeFolder(dir, 0o700); err != nil {
+		return err
+	}
+	if d.count {
+		all.Go(func() {
+			usage.Count(ctx, counts.File{Dir: dir}, log, func(ctx context.Context) ([]usage.Use, error) {
+				n, _, err := node.usage() // the pod of a record that cannot be read is unknown
+				if err != nil {
+					return nil, err
+				}
+				return n.Read(ctx)
+			}, plugin.Wait)
+		})
+	}
+	if d.tellForeigns {
+		watcher := foreign.New(foreign.Config{
+			Tracing: "/sys/kernel/tracing", Sys: os.DirFS("/sys"), Proc: os.DirFS("/proc"), Calls: calls.File{Dir: dir},
+			Records: func() ([]record.Record, error) {
+				n, unreadable, err := node.usage()
+				return n.Records, errors.Join(err, unreadable)
+			},
+			Clock: clock(), Wait: plugin.Wait, Log: log,
+		})
+		all.Go(func() { watcher.Run(ctx) })
+	}
+	return nil
 }
 
 // writableSettings makes /proc/sys writable where it is not: container runtimes mount it

@@ -4,6 +4,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -21,6 +22,7 @@ import (
 	"github.com/roce-cni/roce-cni/cmd/internal/cli"
 	"github.com/roce-cni/roce-cni/cmd/internal/plugin"
 	"github.com/roce-cni/roce-cni/pkg/base/cnierr"
+	"github.com/roce-cni/roce-cni/pkg/plugin/calls"
 	"github.com/roce-cni/roce-cni/pkg/plugin/rdma"
 	"github.com/roce-cni/roce-cni/pkg/tool/report"
 	"github.com/roce-cni/roce-cni/pkg/tool/usage"
@@ -46,6 +48,9 @@ The kernel tells the process that made each object, and the network namespace of
 the process tells the pod. A user "?" is a process in a namespace without a
 record: its pod is gone, or another plugin made its network. "host" is a process in
 the network of the node, such as that of a pod with hostNetwork.
+
+Below the table are the alarms of the last hour: pods that used the GID of another pod
+(foreignGID in /etc/roce/node.json).
 
 Run it as root on the node: in a container without the PIDs of the node (hostPID)
 it cannot tell who a process is. A format for programs, such as -o json, and --once
@@ -140,7 +145,19 @@ func (t *top) write(w io.Writer, uses []usage.Use) error {
 		table.Row(u.User, u.Interface, u.Device, types(u.QueuePairs), u.Contexts, u.Regions, size(u.RegionBytes), u.Connections,
 			rate(u.Sent), rate(u.Received), processes(u))
 	}
-	return table.Print()
+	if err := table.Print(); err != nil {
+		return err
+	}
+	dir, err := t.node.dir()
+	if err != nil {
+		return err
+	}
+	for _, c := range slices.SortedFunc(maps.Values(lastCalls(calls.Alarm, dir)), func(a, b calls.Call) int { return a.At.Compare(b.At) }) {
+		if time.Since(c.At) < time.Hour {
+			fmt.Fprintf(w, "# alarm %s: %s: %s\n", c.At.Format(time.DateTime), cmp.Or(c.Pod, string(c.ContainerID), "no pod"), report.Printable(c.Error))
+		}
+	}
+	return nil
 }
 
 // types returns numbers by type: "RC 2, UD 1".

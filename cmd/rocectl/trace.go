@@ -30,9 +30,9 @@ func traceCommand(node *nodeFlags) *cobra.Command {
 		Use:   "trace",
 		Short: "Show the last ADDs and DELs of this node: how long each took, and how it ended",
 		Long: `Show the last ADDs and DELs of this node: how long each took, and how it ended. What
-rocectl heal has made again is a call HEAL. POD is the name of a pod, with or without its
-namespace. For a pod or a container the steps of each ADD are shown too. The node keeps
-about 2,000 calls, until it boots.`,
+rocectl heal has made again is a call HEAL, and what it has seen a call ALARM. POD is
+the name of a pod, with or without its namespace. For a pod or a container the steps of
+each ADD are shown too. The node keeps about 2,000 calls, until it boots.`,
 		PreRunE: node.mustExist,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			dir, err := node.dir()
@@ -83,6 +83,9 @@ func writeCalls(f cli.Format, w io.Writer, all []calls.Call, steps bool) error {
 		result := "ok"
 		if made := c.Made(); len(made) > 0 {
 			result = "made again: " + strings.Join(made, ", ")
+		}
+		if c.Verb == calls.Alarm {
+			result = c.Error
 		}
 		if c.Code != 0 {
 			result = fmt.Sprintf("%d %s", c.Code, c.Error)

@@ -22,8 +22,9 @@ func TestAnAgentTellsWhatWasHealed(t *testing.T) {
 	healed := fleet.Healed{At: time.Now(), Namespace: "default", Pod: "healed-pod", UID: "healed-uid", Message: "interface net1: made again: route"}
 	must(t, api(t, g.a).TellHealed(ctx, "healed-a", healed))
 	must(t, api(t, g.a).TellHealed(ctx, "healed-a", fleet.Healed{At: time.Now(), Failed: true, Message: "r0 is gone"}))
+	must(t, api(t, g.a).TellHealed(ctx, "healed-a", fleet.Healed{At: time.Now(), Namespace: "default", Pod: "healed-pod", UID: "foreign-uid", Alarm: true, Message: "process 5 uses index 3"}))
 	events := client(t, g.Admin()).CoreV1().Events("default")
-	for field, want := range map[string]string{"involvedObject.uid=healed-uid": "RailsHealed", "involvedObject.uid=healed-a": "RailsNotHealed"} {
+	for field, want := range map[string]string{"involvedObject.uid=healed-uid": "RailsHealed", "involvedObject.uid=healed-a": "RailsNotHealed", "involvedObject.uid=foreign-uid": "ForeignGID"} {
 		got, err := events.List(ctx, meta.ListOptions{FieldSelector: field})
 		must(t, err)
 		if len(got.Items) != 1 || got.Items[0].Reason != want {

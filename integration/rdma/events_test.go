@@ -47,15 +47,20 @@ func watchEvents(t *testing.T, device string) (count func(what string, enough in
 	}
 }
 
+// verbsFile returns the file by which programs open a device, "" if there is none.
+func verbsFile(device string) string {
+	for _, name := range entries("/sys/class/infiniband_verbs") {
+		if of, _ := os.ReadFile(filepath.Join("/sys/class/infiniband_verbs", name, "ibdev")); strings.TrimSpace(string(of)) == device {
+			return "/dev/infiniband/" + name
+		}
+	}
+	return ""
+}
+
 // asyncEvents opens a device, and returns the file that has its events until the test is over.
 func asyncEvents(t *testing.T, device string) *os.File {
 	t.Helper()
-	var file string
-	for _, name := range entries("/sys/class/infiniband_verbs") {
-		if of, _ := os.ReadFile(filepath.Join("/sys/class/infiniband_verbs", name, "ibdev")); strings.TrimSpace(string(of)) == device {
-			file = "/dev/infiniband/" + name
-		}
-	}
+	file := verbsFile(device)
 	opened, err := os.OpenFile(file, os.O_RDWR, 0)
 	if err != nil {
 		t.Fatalf("%s: %v", device, err)

@@ -11,8 +11,10 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 	"github.com/google/go-cmp/cmp/cmpopts"
+	"golang.org/x/sys/unix"
 
 	"github.com/roce-cni/roce-cni/integration/cnitest"
+	"github.com/roce-cni/roce-cni/pkg/cluster/counts"
 	"github.com/roce-cni/roce-cni/pkg/tool/usage"
 )
 
@@ -66,6 +68,21 @@ func TestSharedTopCountsEachPod(t *testing.T) {
 	for i, a := range []attachment{one, two} {
 		if got[i].Pod.Name != a.pod.Name || got[i].Interface != "net1" {
 			t.Errorf("row %d is that of %s, want %s", i, got[i].User, a.pod.Name)
+		}
+	}
+	h := n.watching(`"counts": "pods"`, "healing")
+	var counted counts.Counts
+	cnitest.Await(t, "the healer has counted", func() (is bool) {
+		var err error
+		counted, err = counts.File{Dir: n.state}.Read()
+		return err == nil && len(counted.Rows) == len(got)
+	})
+	h.end(unix.SIGTERM)
+	for i, r := range counted.Rows {
+		u := got[i]
+		as := counts.Row{Device: u.Device, User: counts.User{Kind: "pod", Namespace: u.Pod.Namespace, Pod: u.Pod.Name}, QueuePairs: u.QueuePairs, Contexts: u.Contexts, Regions: u.Regions, RegionBytes: u.RegionBytes}
+		if diff := cmp.Diff(as, r); diff != "" {
+			t.Errorf("the count differs from rocectl top (-top +count)\n%s", diff)
 		}
 	}
 	contains(t, n.rocectl("top", "--once", "-o", "wide"), "UC 2", "RC 1", "1.004 MiB", "(ibv_uc_pingpong)")

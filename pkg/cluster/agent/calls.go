@@ -13,25 +13,30 @@ import (
 	"github.com/roce-cni/roce-cni/pkg/plugin/calls"
 )
 
-// callCounter counts the ADDs and DELs of the node, and what was healed. It reads them at each scrape, and counts
-// those that ended since the agent started.
+// callCounter counts the ADDs and DELs of the node, and what rocectl heal has healed or seen. It
+// reads them at each scrape, and counts those that ended since the agent started.
 type callCounter struct {
 	file calls.File
 	log  *slog.Logger
 
-	mu    sync.Mutex
-	last  calls.Mark // of the last one that is counted
-	total *prometheus.CounterVec
-	took  *prometheus.HistogramVec
-	heals *prometheus.CounterVec
+	mu     sync.Mutex
+	last   calls.Mark // of the last one that is counted
+	total  *prometheus.CounterVec
+	took   *prometheus.HistogramVec
+	heals  *prometheus.CounterVec
+	alarms *prometheus.CounterVec
 }
 
 func newCallCounter(file calls.File, log *slog.Logger) *callCounter {
 	c := &callCounter{
 		file: file, log: log,
-		total: counter("calls_total", "Calls of roce that ended, with the code of their error: 0 for success.", "verb", "code"),
-		took:  histogram("call_seconds", "How long the calls of roce took that succeeded.", "verb"),
-		heals: counter("heals_total", "What rocectl heal has made again, by kind. Result failed, without kind: it could not make something again.", "what", "result"),
+		total:  counter("calls_total", "Calls of roce that ended, with the code of their error: 0 for success.", "verb", "code"),
+		took:   histogram("call_seconds", "How long the calls of roce took that succeeded.", "verb"),
+		heals:  counter("heals_total", "What rocectl heal has made again, by kind. Result failed, without kind: it could not make something again.", "what", "result"),
+		alarms: counter("alarms_total", "Alarms of rocectl heal: foreign-gid if a pod uses the GID of another pod, lost if there were too many uses to look at all.", "what"),
+	}
+	for _, what := range []string{calls.ForeignGID, calls.LostUses} { // an alert sees it grow from 0
+		c.alarms.WithLabelValues(what)
 	}
 	_ = c.read() // those before the start
 	return c
@@ -59,6 +64,7 @@ func (c *callCounter) Describe(out chan<- *prometheus.Desc) {
 	c.total.Describe(out)
 	c.took.Describe(out)
 	c.heals.Describe(out)
+	c.alarms.Describe(out)
 }
 
 // Collect is prometheus.Collector's.
@@ -66,8 +72,14 @@ func (c *callCounter) Collect(out chan<- prometheus.Metric) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	for _, call := range c.read() {
-		if call.Verb == calls.Heal {
+		switch call.Verb {
+		case calls.Heal:
 			c.healed(call)
+			continue
+		case calls.Alarm:
+			for _, s := range call.Steps {
+				c.alarms.WithLabelValues(s.Name).Inc()
+			}
 			continue
 		}
 		c.total.WithLabelValues(call.Verb, strconv.Itoa(int(call.Code))).Inc()
@@ -78,6 +90,7 @@ func (c *callCounter) Collect(out chan<- prometheus.Metric) {
 	c.total.Collect(out)
 	c.took.Collect(out)
 	c.heals.Collect(out)
+	c.alarms.Collect(out)
 }
 
 func (c *callCounter) healed(call calls.Call) {

@@ -4,11 +4,12 @@
 package agent_test
 
 import (
+	"cmp"
 	"testing"
 	"testing/synctest"
 	"time"
 
-	"github.com/google/go-cmp/cmp"
+	gocmp "github.com/google/go-cmp/cmp"
 
 	"github.com/roce-cni/roce-cni/pkg/cluster/fleet"
 	"github.com/roce-cni/roce-cni/pkg/plugin/calls"
@@ -31,7 +32,7 @@ func TestCallsOfTheNodeAreCounted(t *testing.T) {
 		}
 		add(calls.Call{Verb: "ADD", Took: time.Second})
 		n.run()
-		n.counts()
+		n.counts(`roce_cni_alarms_total{what="foreign-gid"} 0`, `roce_cni_alarms_total{what="lost"} 0`)
 		add(calls.Call{Verb: "ADD", Took: 20 * time.Millisecond})
 		add(calls.Call{Verb: "ADD", Code: 106, Took: 300 * time.Millisecond})
 		n.counts(`roce_cni_calls_total{code="0",verb="ADD"} 1`, `roce_cni_calls_total{code="106",verb="ADD"} 1`,
@@ -39,6 +40,8 @@ func TestCallsOfTheNodeAreCounted(t *testing.T) {
 		add(calls.Call{Verb: calls.Heal, Steps: []calls.Step{{Name: "route"}, {Name: "route"}, {Name: "rule"}}})
 		add(calls.Call{Verb: calls.Heal, Code: 102})
 		n.counts(`roce_cni_heals_total{result="made",what="route"} 2`, `roce_cni_heals_total{result="made",what="rule"} 1`, `roce_cni_heals_total{result="failed",what=""} 1`)
+		add(calls.Call{Verb: calls.Alarm, Steps: []calls.Step{{Name: calls.ForeignGID}}, Error: "process 5 uses index 3"})
+		n.counts(`roce_cni_alarms_total{what="foreign-gid"} 1`)
 		add(calls.Call{Verb: "DEL"})
 		n.counts(`roce_cni_calls_total{code="0",verb="ADD"} 1`, `roce_cni_calls_total{code="0",verb="DEL"} 1`)
 		for range 12_000 { // two parts of the file
@@ -57,7 +60,7 @@ func TestWhatWasHealedIsTold(t *testing.T) {
 		n := newCluster(compute(t)).node(t, "n1")
 		add := func(c calls.Call) {
 			t.Helper()
-			c.Verb = calls.Heal
+			c.Verb = cmp.Or(c.Verb, calls.Heal)
 			if err := (calls.File{Dir: n.files().Dir}).Append(c); err != nil {
 				t.Fatal(err)
 			}
@@ -67,13 +70,15 @@ func TestWhatWasHealedIsTold(t *testing.T) {
 		n.run()
 		add(calls.Call{Attachment: conf.Attachment{IfName: "net1"}, Pod: "ml/job", UID: "u", Steps: route})
 		add(calls.Call{Code: 102, Error: "r0 is gone"})
+		add(calls.Call{Verb: calls.Alarm, Attachment: conf.Attachment{IfName: "net1"}, Pod: "ml/job", UID: "u", Error: "process 5 uses index 3"})
 		time.Sleep(10 * time.Second)
 		synctest.Wait()
 		want := []fleet.Healed{
 			{Namespace: "ml", Pod: "job", UID: "u", Message: "interface net1: made again: route, rule"},
 			{Failed: true, Message: "r0 is gone"},
+			{Namespace: "ml", Pod: "job", UID: "u", Alarm: true, Message: "process 5 uses index 3"},
 		}
-		if diff := cmp.Diff(want, n.healed); diff != "" {
+		if diff := gocmp.Diff(want, n.healed); diff != "" {
 			t.Errorf("told (-want +got)\n%s", diff)
 		}
 		for range 100 {
@@ -81,8 +86,8 @@ func TestWhatWasHealedIsTold(t *testing.T) {
 		}
 		time.Sleep(10 * time.Second)
 		synctest.Wait()
-		if got := len(n.healed); got != 2+20 {
-			t.Errorf("%d are told, want 20 of 100", got-2)
+		if got := len(n.healed); got != len(want)+20 {
+			t.Errorf("%d are told, want 20 of 100", got-len(want))
 		}
 	})
 }

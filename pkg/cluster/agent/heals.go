@@ -32,7 +32,7 @@ func (a *Agent) tellHeals(ctx context.Context) {
 		}
 		told := 0
 		for _, c := range ended {
-			if c.Verb != calls.Heal || told == healsAtOnce {
+			if c.Verb != calls.Heal && c.Verb != calls.Alarm || told == healsAtOnce {
 				continue
 			}
 			told++
@@ -46,7 +46,10 @@ func (a *Agent) tellHeals(ctx context.Context) {
 func healed(c calls.Call) fleet.Healed {
 	h := fleet.Healed{At: c.At, UID: c.UID, Failed: c.Code != 0, Message: c.Error}
 	h.Namespace, h.Pod, _ = strings.Cut(c.Pod, "/")
-	if !h.Failed {
+	switch {
+	case c.Verb == calls.Alarm:
+		h.Alarm = true
+	case !h.Failed:
 		h.Message = fmt.Sprintf("interface %s: made again: %s", c.IfName, strings.Join(c.Made(), ", "))
 	}
 	return h

@@ -10,6 +10,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/roce-cni/roce-cni/pkg/cluster/block"
+	"github.com/roce-cni/roce-cni/pkg/cluster/counts"
 	"github.com/roce-cni/roce-cni/pkg/plugin/calls"
 )
 
@@ -32,7 +33,7 @@ func newMetrics(a *Agent) *metrics {
 	m.stickyAnswers = counter("sticky_answers_total", "Answers to requests for sticky addresses: granted, or none.", "pool", "answer")
 	m.stickyLost = counter("sticky_lost_total", "Sticky host indexes of pods of this node that another node has now.", "pool")
 	m.registry.MustRegister(m.claims, m.conflicts, m.lists, m.asserts, m.lost, m.stickyAnswers, m.stickyLost, a.Requests, newGauges(a),
-		newCallCounter(calls.File{Dir: a.Ranges.Dir}, a.Log), newRailGauges(a.Rails))
+		newCallCounter(calls.File{Dir: a.Ranges.Dir}, a.Log), newRailGauges(a.Rails), newPodGauges(counts.File{Dir: a.Ranges.Dir}, a.Date))
 	return m
 }
 

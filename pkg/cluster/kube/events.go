@@ -27,8 +27,11 @@ func (a *API) TellHealed(ctx context.Context, node string, h fleet.Healed) error
 		FirstTimestamp: metav1.NewTime(h.At), LastTimestamp: metav1.NewTime(h.At),
 		Source: core.EventSource{Component: "roce-cni", Host: node}, ReportingController: "roce-cni", ReportingInstance: node,
 	}
-	if h.Failed {
+	switch {
+	case h.Failed:
 		e.Reason, e.Type = "RailsNotHealed", core.EventTypeWarning
+	case h.Alarm:
+		e.Reason, e.Type = "ForeignGID", core.EventTypeWarning
 	}
 	if e.Namespace == "" {
 		e.Namespace = metav1.NamespaceDefault

@@ -25,23 +25,34 @@ import (
 	"github.com/roce-cni/roce-cni/pkg/plugin/conf"
 )
 
-// Heal is the verb of what rocectl heal does. The runtime does not call it.
-const Heal = "HEAL"
+// The verbs of what rocectl heal does, which the runtime does not call: Heal of a repair, and
+// Alarm of what it has seen. The only step of an alarm names it: ForeignGID, or LostUses.
+const (
+	Heal  = "HEAL"
+	Alarm = "ALARM"
+)
 
-// Call is one call of the runtime, or a repair of rocectl heal.
+// ForeignGID is the step of an alarm about a pod that uses the GID of another one, LostUses
+// of one that says that such a use may have been missed.
+const (
+	ForeignGID = "foreign-gid"
+	LostUses   = "lost"
+)
+
+// Call is one call of the runtime, or a repair or an alarm of rocectl heal.
 type Call struct {
 	At      time.Time `json:"at"` // its end
 	Verb    string    `json:"verb"`
 	Network string    `json:"network,omitempty"`
 	conf.Attachment
 	Pod  string        `json:"pod,omitempty"` // namespace/name
-	UID  string        `json:"uid,omitempty"` // of the pod, for Heal
+	UID  string        `json:"uid,omitempty"` // of the pod, for Heal and Alarm
 	Took time.Duration `json:"took"`          // in nanoseconds
 	// Steps are those of an ADD, in their order. What is missing in their sum is reading and
 	// writing of files, and the start of the process is not in Took either. Those of Heal are
 	// the operations that it did again.
 	Steps []Step `json:"steps,omitempty"`
-	// Code and Error are zero after success.
+	// Code and Error are zero after success. An Alarm has an Error without Code.
 	Code  cnierr.Code `json:"code,omitempty"`
 	Error string      `json:"error,omitempty"` // at most maxError bytes
 	// Trace is TRACEPARENT of the runtime (W3C Trace Context), which libcni passes on.

@@ -64,6 +64,8 @@ func Parse(file string, b []byte) (Node, error) {
 	rdma := top.At("rdma").Object()
 	out.TakeInUse = strict.Choice(rdma.At("inUse"), "refuse", "take") == "take"
 	out.RemoveFillers = strict.Choice(rdma.At("fillers"), "keep", "remove") == "remove"
+	out.CountPods = strict.Choice(rdma.At("counts"), "off", "pods") == "pods"
+	out.TellForeignGID = strict.Choice(rdma.At("foreignGID"), "off", "tell") == "tell"
 	rdma.Strict(nil)
 	out.Heal = strict.Choice(top.At("heal"), HealRoutes, HealOff, HealAll)
 	if s, ok := top.At("table").Absolute(); ok {

@@ -34,6 +34,12 @@ type Node struct {
 	// RemoveFillers says that the node's fillers of GID tables go with the last pod that
 	// needs them (rdma.fillers).
 	RemoveFillers bool
+	// CountPods says that rocectl heal counts for the metrics what each pod has on the RDMA
+	// devices (rdma.counts).
+	CountPods bool
+	// TellForeignGID says that rocectl heal tells when a pod uses the GID of another one
+	// (rdma.foreignGID).
+	TellForeignGID bool
 	// Heal is what rocectl heal makes again by itself.
 	Heal Heal
 	// Table is the file that has the subnets of each node and rail, for networks with

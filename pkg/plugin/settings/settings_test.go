@@ -39,12 +39,12 @@ func TestANodeNeedsNoSettings(t *testing.T) {
 func TestSettingsOfAFile(t *testing.T) {
 	t.Parallel()
 	path := filepath.Join(t.TempDir(), "node.json")
-	const document = `{"version": 1, "stateDir": "/var/lib/roce", "log": {"file": "/var/log/roce.log", "level": "debug"}, "table": "/a", "rdma": {"inUse": "take", "fillers": "remove"}, "heal": "all", "ipamPaths": ["/d"]}`
+	const document = `{"version": 1, "stateDir": "/var/lib/roce", "log": {"file": "/var/log/roce.log", "level": "debug"}, "table": "/a", "rdma": {"inUse": "take", "fillers": "remove", "counts": "pods", "foreignGID": "tell"}, "heal": "all", "ipamPaths": ["/d"]}`
 	if err := os.WriteFile(path, []byte(document), 0o600); err != nil {
 		t.Fatal(err)
 	}
 	got, err := Load(path)
-	want := Node{Path: path, StateDir: "/var/lib/roce", Log: Log{"/var/log/roce.log", "debug"}, Table: "/a", TakeInUse: true, RemoveFillers: true, Heal: HealAll, IPAMPaths: []string{"/d"}}
+	want := Node{Path: path, StateDir: "/var/lib/roce", Log: Log{"/var/log/roce.log", "debug"}, Table: "/a", TakeInUse: true, RemoveFillers: true, CountPods: true, TellForeignGID: true, Heal: HealAll, IPAMPaths: []string{"/d"}}
 	if d := cmp.Diff(want, got); d != "" || err != nil {
 		t.Errorf("%v, (-want +got):\n%s", err, d)
 	}

@@ -1,0 +1,71 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The roce-cni authors
+
+package counts
+
+import (
+	"fmt"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+)
+
+// There are more pods than rows, on two devices. Those with the fewest queue pairs are summed.
+func TestManyPodsHaveBoundedRowsAndTheSameSum(t *testing.T) {
+	t.Parallel()
+	var in []Row
+	for i := range 3 * MaxRows {
+		in = append(in, Row{
+			Device: fmt.Sprintf("rxe%d", i%2), User: User{Kind: "pod", Namespace: "ml", Pod: fmt.Sprint(i)},
+			QueuePairs: map[string]int{"RC": i, "UD": 1}, Contexts: 1, Regions: 2, RegionBytes: 3, Connections: 4,
+		})
+	}
+	for range 2 { // two modules, which are one user here
+		in = append(in, Row{Device: "rxe0", User: User{Kind: "kernel"}, QueuePairs: map[string]int{"RC": 1}})
+	}
+	out := Bounded(in)
+	if len(out) != MaxRows+2+1 {
+		t.Fatalf("%d rows, want those of %d pods, two of others, and the kernel's", len(out), MaxRows)
+	}
+	total := func(rows []Row) (sum Row) {
+		sum.QueuePairs = map[string]int{}
+		for _, r := range rows {
+			for name, n := range r.QueuePairs {
+				sum.QueuePairs[name] += n
+			}
+			sum.Contexts, sum.Regions, sum.Connections, sum.RegionBytes = sum.Contexts+r.Contexts, sum.Regions+r.Regions, sum.Connections+r.Connections, sum.RegionBytes+r.RegionBytes
+		}
+		return sum
+	}
+	if diff := cmp.Diff(total(in), total(out)); diff != "" {
+		t.Errorf("the sums differ (-in +out)\n%s", diff)
+	}
+	if out[0].Pod != fmt.Sprint(3*MaxRows-1) {
+		t.Errorf("the first row is %+v, want the pod with the most queue pairs", out[0])
+	}
+	seen := map[string]bool{}
+	for _, r := range out {
+		key := fmt.Sprint(r.Device, r.User)
+		if seen[key] {
+			t.Errorf("%s has two rows", key)
+		}
+		seen[key] = true
+	}
+}
+
+func TestWhatIsWrittenIsRead(t *testing.T) {
+	t.Parallel()
+	f := File{t.TempDir()}
+	want := Counts{Until: time.Now().UTC().Round(0), Rows: []Row{{Device: "rxe0", User: User{Kind: "host"}, QueuePairs: map[string]int{"RC": 1}}}}
+	if err := f.Write(want); err != nil {
+		t.Fatal(err)
+	}
+	got, err := f.Read()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Errorf("read (-want +got)\n%s", diff)
+	}
+}

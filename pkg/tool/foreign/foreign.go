@@ -1,0 +1,325 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The roce-cni authors
+
+// Package foreign tells when a queue pair of a pod gets the GID of another pod.
+//
+// In shared mode all pods see the whole GID table, and the kernel lets each of them use each
+// entry. Nothing can prevent that here: this package tells it. A kprobe says which thread
+// uses which entry, the namespace of the thread says which pod that is, and the records say
+// which pod has the entry. It sees no queue pair from before it started. It never decides what a pod
+// may do. Read this file first, then probe.go for what the kernel tells.
+package foreign
+
+import (
+	"context"
+	"fmt"
+	"io/fs"
+	"log/slog"
+	"maps"
+	"path"
+	"runtime"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/roce-cni/roce-cni/pkg/base/cnierr"
+	"github.com/roce-cni/roce-cni/pkg/base/netns"
+	"github.com/roce-cni/roce-cni/pkg/cluster/agent/pace"
+	"github.com/roce-cni/roce-cni/pkg/plugin/calls"
+	"github.com/roce-cni/roce-cni/pkg/plugin/conf"
+	"github.com/roce-cni/roce-cni/pkg/plugin/plan"
+	"github.com/roce-cni/roce-cni/pkg/plugin/record"
+	"github.com/roce-cni/roce-cni/pkg/tool/gids"
+	"github.com/roce-cni/roce-cni/pkg/tool/report"
+	"github.com/roce-cni/roce-cni/pkg/tool/usage"
+)
+
+const (
+	// lookEvery is how often the uses are read. After a look at the tables it is longer, up to
+	// restAtMost, so that looks take a fifth of a processor, whatever the pods do.
+	lookEvery, restAtMost = 100 * time.Millisecond, time.Second
+	// againEvery is how often the probe is tried where it cannot be set.
+	againEvery = time.Minute
+	// forgetAfter is how long after its pause a message is new again.
+	forgetAfter = 10 * time.Minute
+	// knownFor is how long a use is not judged again. The number of a namespace goes to another
+	// pod soon.
+	knownFor = 2 * time.Second
+)
+
+// Config is what a Watcher works with. All fields are needed.
+type Config struct {
+	Tracing   string // where tracefs is, or can be mounted
+	Sys, Proc fs.FS
+	Records   func() ([]record.Record, error)
+	Calls     calls.File
+	Clock     pace.Clock
+	// Wait returns after d, or with the context's error when that ends.
+	Wait func(ctx context.Context, d time.Duration) error
+	Log  *slog.Logger
+}
+
+// Watcher tells the uses of foreign GIDs on a node.
+type Watcher struct {
+	Config
+	devices map[uint64]string // by the address of their struct ib_device
+	known   map[place]bool    // what was judged, from knownAt on
+	knownAt time.Duration
+	told    map[subject]*pace.Pause
+	grew    bool // the filter, at the last look
+}
+
+// place is an entry of a table, and the namespace of who uses it.
+type place struct {
+	netns  uint64
+	device string
+	port   uint32
+	index  int
+}
+
+// subject is what there is one message about: a pod and a device. All programs without a
+// record are one pod, because a program can make many namespaces.
+type subject struct {
+	container conf.ContainerID
+	device    string
+}
+
+// New returns a Watcher. It does no I/O.
+func New(c Config) *Watcher {
+	return &Watcher{Config: c, devices: map[uint64]string{}, known: map[place]bool{}, told: map[subject]*pace.Pause{}}
+}
+
+// Run tells until the context ends. Then the probe is removed. It keeps its thread: the probe
+// knows it.
+func (w *Watcher) Run(ctx context.Context) {
+	runtime.LockOSThread()
+	defer runtime.UnlockOSThread()
+	said := ""
+	for ctx.Err() == nil {
+		text := ""
+		if err := w.watch(ctx); err != nil {
+			text = err.Error()
+		}
+		if text != "" && text != said {
+			w.Log.Error("it is not told when a pod uses the GID of another one", "error", text)
+		}
+		said = text
+		_ = w.Wait(ctx, againEvery) // the loop looks at the context
+	}
+}
+
+func (w *Watcher) watch(ctx context.Context) error {
+	p, err := newProbe(w.Tracing)
+	if err != nil {
+		return err
+	}
+	defer p.close()
+	if _, err := w.name(p); err != nil {
+		return err
+	}
+	w.Log.Info("watching the use of GIDs", "devices", len(w.devices))
+	for pause := lookEvery; w.Wait(ctx, pause) == nil; {
+		began := w.Clock.Now()
+		if err := w.look(ctx, p); err != nil {
+			return err
+		}
+		pause = min(max(lookEvery, 4*(w.Clock.Now()-began)), restAtMost)
+	}
+	return nil
+}
+
+// look reads what was used since the last look, and tells what is foreign.
+func (w *Watcher) look(ctx context.Context, p *probe) error {
+	uses, err := w.read(p, nil)
+	if err != nil || len(uses) == 0 {
+		return err
+	}
+	later, err := w.name(p)
+	if err != nil {
+		return err
+	}
+	w.judge(ctx, append(uses, later...))
+	return nil
+}
+
+// name finds which device is at which address: it reads another index of each port, and the
+// probe sees that. It returns the uses by queue pairs in the meantime.
+func (w *Watcher) name(p *probe) ([]use, error) {
+	ports, _ := fs.Glob(w.Sys, "class/infiniband/*/ports/*") // the pattern is correct
+	for i, port := range ports {
+		_, _ = fs.ReadFile(w.Sys, fmt.Sprintf("%s/gid_attrs/types/%d", port, i)) // an unused one is an error
+	}
+	uses, err := w.read(p, ports)
+	if err == nil && len(ports) > 0 && len(w.devices) == 0 {
+		err = cnierr.New(cnierr.IO, "see reads of GIDs of", "this process", "run it with the PIDs of the node (hostPID)", "the probe shows none")
+	}
+	return uses, err
+}
+
+// read returns the uses by queue pairs. It names the devices of the ports by the reads of this
+// thread, of the index that a port has in the list. Other callers go into the filter.
+func (w *Watcher) read(p *probe, ports []string) ([]use, error) {
+	uses, lost, err := p.read()
+	before := len(p.ignored)
+	for _, u := range uses {
+		switch {
+		case int(u.thread) == p.thread:
+			if u.index < len(ports) {
+				w.devices[u.device] = path.Base(path.Dir(path.Dir(ports[u.index])))
+			}
+		case err == nil && !u.setsGID():
+			err = p.ignore(u.from)
+		}
+	}
+	// Until the kernel has the filter, packets of Soft-RoCE fill the buffer.
+	grew := len(p.ignored) > before
+	if lost > 0 && !grew && !w.grew {
+		w.alarm(subject{}, calls.Call{Error: fmt.Sprintf("%d uses of GIDs were not looked at, because there were too many: a foreign one may be among them", lost)}, calls.LostUses)
+	}
+	w.grew = grew
+	return slices.DeleteFunc(uses, func(u use) bool { return !u.setsGID() }), err
+}
+
+// judge tells which uses are foreign.
+func (w *Watcher) judge(ctx context.Context, uses []use) {
+	if now := w.Clock.Now(); now > w.knownAt+knownFor {
+		clear(w.known)
+		w.knownAt = now
+	}
+	threads := w.places(uses)
+	if len(threads) == 0 {
+		return
+	}
+	records, err := w.Records()
+	if err != nil {
+		w.Log.Warn("some records cannot be read: it is not told when these pods use the GID of another one", "error", err)
+	}
+	tables, err := elsewhere(func() ([]gids.Table, error) {
+		maps.DeleteFunc(threads, func(at place, _ uint32) bool { return w.recorded(records, at) })
+		if len(threads) == 0 {
+			return nil, nil
+		}
+		return gids.Node{Sys: w.Sys, Records: records}.Tables(ctx)
+	})
+	if err != nil {
+		w.Log.Warn("the GID tables cannot be read: it is not told when a pod uses the GID of another one", "error", err)
+		return
+	}
+	for at, thread := range threads {
+		if owner := at.owner(tables); owner != nil {
+			w.tell(records, at, thread, *owner)
+		}
+	}
+}
+
+// recorded says whether an entry is the one that the user had when it was attached, and has
+// its address. That spares a look at whole tables.
+func (w *Watcher) recorded(records []record.Record, at place) bool {
+	gid, _ := fs.ReadFile(w.Sys, fmt.Sprintf("class/infiniband/%s/ports/%d/gids/%d", at.device, at.port, at.index)) // it may be hidden
+	for _, r := range records {
+		for g := range plan.All[plan.GID](r.Plan.Ops) {
+			for _, t := range g.Targets {
+				if r.NetnsID.Ino == at.netns && g.Device.Name == at.device && g.Device.Port == at.port && t.Index != nil && *t.Index == at.index &&
+					plan.GIDText(t.Addr) == strings.TrimSpace(string(gid)) {
+					return true
+				}
+			}
+		}
+	}
+	return false
+}
+
+// places returns the entries that processes other than those of the host use, but for known
+// ones, and of each use a thread.
+func (w *Watcher) places(uses []use) map[place]uint32 {
+	host, _ := netns.Inode(w.Proc, "self") // without it nothing is the host's
+	seen, out := map[use]bool{}, map[place]uint32{}
+	for _, u := range uses {
+		device, named := w.devices[u.device]
+		if seen[u] || !named {
+			continue
+		}
+		seen[u] = true
+		ino, err := netns.Inode(w.Proc, fmt.Sprint(u.thread)) // it may have ended
+		at := place{ino, device, u.port, u.index}
+		if err == nil && ino != host && !w.known[at] {
+			w.known[at], out[at] = true, u.thread
+		}
+	}
+	return out
+}
+
+// elsewhere calls fn on another thread: the probe sees all that the own one reads.
+func elsewhere[T any](fn func() (T, error)) (out T, err error) {
+	done := make(chan struct{})
+	go func() {
+		out, err = fn()
+		close(done)
+	}()
+	<-done
+	return out, err
+}
+
+// owner returns the owner of an entry if it is another pod, or another namespace, else nil. The
+// entries of the host are not those of a pod: programs use them
+// that choose no index.
+func (at place) owner(tables []gids.Table) (other *gids.Owner) {
+	for _, t := range tables {
+		if t.Holder != nil || t.Device != at.device || t.Port != at.port {
+			continue
+		}
+		for _, e := range t.Entries {
+			for _, o := range e.Owners {
+				switch {
+				case e.Index != at.index:
+				case o.ID == netns.ID{}, o.ID.Ino == at.netns:
+					return nil
+				case other == nil:
+					other = &o
+				}
+			}
+		}
+	}
+	return other
+}
+
+// tell tells the use of a foreign GID by a thread.
+func (w *Watcher) tell(records []record.Record, at place, thread uint32, owner gids.Owner) {
+	comm, _ := fs.ReadFile(w.Proc, fmt.Sprintf("%d/comm", thread)) // it may have ended
+	program := usage.Process{PID: thread, Comm: report.Printable(strings.TrimSpace(string(comm)))}
+	what := fmt.Sprintf("%s uses index %d of the GID table of %s/%d, which is %s of %s: have it use the index that roce-env or rocectl gids shows",
+		program, at.index, at.device, at.port, owner.Addr, owner)
+	c := calls.Call{Error: what}
+	for _, r := range records {
+		if r.NetnsID.Ino != at.netns {
+			continue
+		}
+		for g := range plan.All[plan.GID](r.Plan.Ops) {
+			if g.Device.Name == at.device || c.ContainerID == "" {
+				c.Network, c.Attachment, c.Pod, c.UID = r.Network, r.Attachment, r.Pod.String(), r.Pod.UID
+			}
+		}
+	}
+	w.alarm(subject{c.ContainerID, at.device}, c, calls.ForeignGID)
+}
+
+// alarm writes a call about a subject, unless the last one was a moment ago. Each time that
+// the subject does not rest the next one is later.
+func (w *Watcher) alarm(about subject, c calls.Call, step string) {
+	now := w.Clock.Now()
+	maps.DeleteFunc(w.told, func(_ subject, p *pace.Pause) bool { return now > p.Until+forgetAfter })
+	pause := w.told[about]
+	if pause == nil {
+		pause = &pace.Pause{}
+	}
+	if !pause.Over(now) {
+		return
+	}
+	pause.Fail(w.Clock)
+	w.told[about] = pause
+	c.At, c.Verb, c.Steps = time.Now().UTC(), calls.Alarm, []calls.Step{{Name: step}}
+	w.Log.Warn("alarm", "what", c.Error, "pod", c.Pod)
+	if err := w.Calls.Append(c); err != nil {
+		w.Log.Warn("an alarm cannot be noted", "error", err)
+	}
+}

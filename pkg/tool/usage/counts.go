@@ -1,0 +1,58 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The roce-cni authors
+
+package usage
+
+import (
+	"context"
+	"log/slog"
+	"time"
+
+	"github.com/roce-cni/roce-cni/pkg/cluster/counts"
+	"github.com/roce-cni/roce-cni/pkg/plugin/conf"
+)
+
+// countEvery is how often Count looks, or less often where a look takes long: it takes at most
+// a twentieth of the time.
+const countEvery = 15 * time.Second
+
+// Count writes the counts of a node into a file until the context ends. look returns what users
+// have, wait returns after a time, or with the context's error when that ends.
+func Count(ctx context.Context, file counts.File, log *slog.Logger, look func(context.Context) ([]Use, error), wait func(context.Context, time.Duration) error) {
+	said := ""
+	for ctx.Err() == nil {
+		began := time.Now()
+		uses, err := look(ctx)
+		pause := max(countEvery, 20*time.Since(began))
+		if err == nil {
+			err = file.Write(counts.Counts{Until: time.Now().Add(3 * pause).UTC(), Rows: counts.Bounded(rows(uses))})
+		}
+		text := ""
+		if err != nil && ctx.Err() == nil {
+			text = err.Error()
+		}
+		if text != "" && text != said {
+			log.Warn("what pods have on the RDMA devices cannot be counted", "error", text)
+		}
+		said = text
+		_ = wait(ctx, pause) // the loop looks at the context
+	}
+}
+
+func rows(uses []Use) []counts.Row {
+	var out []counts.Row
+	for _, u := range uses {
+		who := counts.User{Kind: string(u.Kind)}
+		if u.Kind == Pod {
+			who.Namespace, who.Pod = u.Pod.Namespace, u.Pod.Name
+			if u.Pod == (conf.Pod{}) {
+				who.Pod = string(u.ContainerID)
+			}
+		}
+		out = append(out, counts.Row{
+			Device: u.Device, User: who, QueuePairs: u.QueuePairs, Contexts: u.Contexts,
+			Regions: u.Regions, RegionBytes: u.RegionBytes, Connections: u.Connections,
+		})
+	}
+	return out
+}
