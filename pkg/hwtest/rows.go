@@ -44,7 +44,7 @@ func table() [][3]string {
 		{"Several rails: the GID index is aligned, also for eight pods.", "rails", mutate},
 		{"`rdma.gidIndex` `equal`, with host addresses on some rails, while pods come and go.", "rails", mutate},
 		{"An ADD with `equal`, after the first, makes no event but those of its own entries; differences of 0, 3 and 40.", "gid-events", mutate},
-		{"It changes no filler, one after another and ten at once.", "", onHost},
+		{"It changes no filler, one after another and ten at once; differences of 0, 3 and 40.", "", onHost},
 		{"`rocectl gids` and doctor show what fillers take; `rocectl forget` obeys `rdma.fillers`.", "", onHost},
 		{"`rdma.gidIndex` with a number: the same for different histories; error 108 for a second pod.", "gid-number", "a run with --mutate in shared mode"},
 		{"`rdma.gidIndex` with a number: the same on two nodes with different histories.", "", "two nodes with this number in a network: compare the indexes that rocectl env prints"},
