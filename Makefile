@@ -121,7 +121,7 @@ vm-run-sriov-6.1: $(UPSTREAM)
 vm-run-pcie-6.1:
 	$(call in_vm,-kernel 6.1 -machine pcie -rails 5,rdma.test -test.run '^TestPCIe')
 vm-run-rdma-7:
-	$(call in_vm,-kernel 7,rdma.test -test.run '^Test(Shared|Mode|Discovery|Tell|PromiseEqual|PromiseNumber|Names|HWTestWithout)')
+	$(call in_vm,-kernel 7,rdma.test -test.run '^Test(Shared|Mode|Discovery|Tell|PromiseEqual|PromiseNumber|Names|Healer|HWTestWithout)')
 vm-run-nodes-7:
 	$(call in_vm,-kernel 7 -nodes 2,rdma.test -test.run '^TestNodesShared' -test.skip HWTest)
 

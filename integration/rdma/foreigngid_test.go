@@ -8,8 +8,6 @@ import (
 	"fmt"
 	"net/netip"
 	"os"
-	"os/exec"
-	"path/filepath"
 	"runtime"
 	"strconv"
 	"strings"
@@ -23,46 +21,10 @@ import (
 	"github.com/roce-cni/roce-cni/pkg/plugin/calls"
 )
 
-// healer is a rocectl heal that does nothing but watch.
-type healer struct {
-	*exec.Cmd
-	log string
-}
-
-// watching starts rocectl heal with "rdma" of the settings, and waits until its log has a text.
+// watching starts a healer that only watches, with "rdma" of the settings.
 func (n *node) watching(rdma, says string) healer {
 	n.t.Helper()
-	n.settle(`, "heal": "off", "rdma": {` + rdma + `}`)
-	log, err := os.CreateTemp(n.t.TempDir(), "log")
-	if err != nil {
-		n.t.Fatal(err)
-	}
-	defer log.Close()
-	h := healer{exec.Command(filepath.Join(*programs, "rocectl"), "heal"), log.Name()}
-	h.Stderr = log
-	if err := h.Start(); err != nil {
-		n.t.Fatal(err)
-	}
-	n.t.Cleanup(func() {
-		h.end(unix.SIGTERM)
-		if n.t.Failed() {
-			n.t.Logf("rocectl heal said\n%s", h.said())
-		}
-	})
-	cnitest.Await(n.t, "the healer says "+says, func() bool { return strings.Contains(h.said(), says) })
-	return h
-}
-
-func (h healer) said() string {
-	b, _ := os.ReadFile(h.log)
-	return string(b)
-}
-
-func (h healer) end(by unix.Signal) {
-	if h.ProcessState == nil {
-		_ = h.Process.Signal(by)
-		_ = h.Wait() // with whatever status
-	}
+	return n.healer(`"heal": "off", "rdma": {`+rdma+`}`, says)
 }
 
 // cpu returns how long the healer has computed.
@@ -190,9 +152,9 @@ func probes(t *testing.T) string {
 	return string(b)
 }
 
-// TestSharedForeignGIDIsTold: what is told is a pod with the GID of another pod, once, and not
+// TestTellWhoUsesAForeignGID: what is told is a pod with the GID of another pod, once, and not
 // the own GIDs, those of the host, and what programs of the host use.
-func TestSharedForeignGIDIsTold(t *testing.T) {
+func TestTellWhoUsesAForeignGID(t *testing.T) {
 	n := newNode(t, "shared")
 	one, two := n.attach(n.rail(0), n.pod()), n.attach(n.rail(0), n.pod())
 	one.mustAdd()
@@ -244,9 +206,9 @@ func TestSharedForeignGIDIsTold(t *testing.T) {
 	two.mustDel()
 }
 
-// TestSharedProbeOfAHealer has another program's probe, which stays, and a healer that is
+// TestTellProbeOfAHealer has another program's probe, which stays, and a healer that is
 // killed. A pod that uses GIDs all the time costs little.
-func TestSharedProbeOfAHealer(t *testing.T) {
+func TestTellProbeOfAHealer(t *testing.T) {
 	n := newNode(t, "shared")
 	a := n.attach(n.rail(0), n.pod())
 	a.mustAdd()

@@ -78,6 +78,7 @@ func table() [][3]string {
 		{"InfiniBand ports are refused.", "", "an InfiniBand port: look at its line of the step refusal"},
 		{"Representors match no selector.", "", "a NIC in switchdev mode: rocectl plan with rails.match on it"},
 		{"`rocectl env` and `rocectl gids`, in a pod and on the node.", "pod-env", mutate},
+		{"`rocectl heal` with `all` sets lost addresses and interfaces again, and gives the pods of a device that was made again their indexes.", "", "a pod, \"heal\": \"all\" and rocectl heal: ip addr del in the pod, then a reset of the device"},
 		{"A queue pair with the GID of another pod is told once; own GIDs, those of the host, and programs of the host are not told.", "", "two pods, rdma.foreignGID \"tell\" and rocectl heal: a program of one uses the index of the other"},
 		{"The probe: 20,000 uses of GIDs, and what a kill of the healer leaves.", "", "rdma.foreignGID \"tell\" and a job that makes many connections: CPU of rocectl heal, and /sys/kernel/tracing/kprobe_events after a kill"},
 		{"`rocectl top`: queue pairs, contexts, memory regions and their bytes of two pods; rates of the only pod of a device.", "", "two pods with traffic: compare rocectl top with what their programs say"},
