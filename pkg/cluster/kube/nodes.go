@@ -109,6 +109,8 @@ func (s Nodes) SetRails(ctx context.Context, name string, c fleet.Condition, tai
 		if was.Rails.Status != c.Status {
 			condition["lastTransitionTime"] = at
 		}
+		// Decoding keeps what the answer does not have.
+		now = node{}
 		request := s.api.core.Patch(types.StrategicMergePatchType).Resource("nodes").Name(name).SubResource("status") // it merges conditions by their type
 		if err := s.api.send(ctx, request, action+name, map[string]any{"status": map[string]any{"conditions": []any{condition}}}, &now); err != nil {
 			return err

@@ -148,7 +148,15 @@ func TestRailsOfANodeAreOneConditionAndOneTaint(t *testing.T) {
 			t.Errorf("%s (-want +got)\n%s", name, diff)
 		}
 	}
-	s := serve(t, it(said, ours), status(403, "Forbidden"))
+	// A taint of another program goes after the Node was read.
+	s := serve(t, it("", other), answer{code: 200, body: `{"metadata": {"uid": "u", "resourceVersion": "8"}, "spec": {}}`})
+	if err := s.api(t).Nodes().SetRails(t.Context(), "gpu-1", down, true); err != nil {
+		t.Error(err)
+	}
+	if last := s.requests()[2]; strings.Contains(last.body, "nvidia.com") || !strings.Contains(last.body, `"8"`) {
+		t.Errorf("a taint that has gone is written again: %s", last.body)
+	}
+	s = serve(t, it(said, ours), status(403, "Forbidden"))
 	if err := s.api(t).Nodes().SetRails(t.Context(), "gpu-1", down, false); cnierr.CodeOf(err) != cnierr.NotAvailable || !strings.Contains(cnierr.CNI("", err).Details, "kubectl taint nodes gpu-1 roce-cni.io/rail-not-ready-") {
 		t.Errorf("without the right: %v", err)
 	}

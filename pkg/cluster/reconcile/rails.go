@@ -68,7 +68,7 @@ func (r *Reconciler) tellRails(ctx context.Context) error {
 		return err
 	}
 	conditions, limit := r.judge(reports)
-	tainted, due := 0, []Node{} // with what they shall have
+	tainted, kept, due := 0, 0, []Node{} // with what they shall have
 	for _, n := range r.rails.nodes {
 		if n.Tainted {
 			tainted++
@@ -81,8 +81,14 @@ func (r *Reconciler) tellRails(ctx context.Context) error {
 		if !reported && (n.Rails != fleet.Condition{} || n.Tainted) {
 			c = fleet.Condition{Status: "Unknown", Reason: "NoReport", Message: "there is no RailNode of the node: its agent reports nothing"}
 		}
-		now.Rails, now.Tainted = c, r.Taint && c.Status == "False" && (n.Tainted || tainted < limit)
+		room := tainted < limit
+		if n.Tainted {
+			room = kept < limit // the cluster may be smaller than it was
+		}
+		now.Rails, now.Tainted = c, r.Taint && c.Status == "False" && room
 		switch {
+		case now.Tainted && n.Tainted:
+			kept++
 		case now.Tainted && !n.Tainted:
 			tainted++
 		case r.Taint && c.Status == "False" && !now.Tainted:
@@ -133,7 +139,8 @@ func (r *Reconciler) judge(reports []Report) (conditions map[string]fleet.Condit
 	return conditions, count / 2
 }
 
-// write writes the conditions and taints of nodes.
+// write writes the conditions and taints of nodes, until there is an error other than that a
+// node is gone or has changed.
 func (r *Reconciler) write(ctx context.Context, nodes []Node) error {
 	var faults []error
 	for _, n := range nodes {
@@ -145,8 +152,14 @@ func (r *Reconciler) write(ctx context.Context, nodes []Node) error {
 		if err == nil {
 			r.Log.Info("wrote the rails of a node", "node", n.Name, "ready", n.Rails.Status, "taint", n.Tainted, "why", n.Rails.Message)
 			r.rails.nodes[n.Name] = n
-		} else if !errors.Is(err, block.ErrNotFound) {
+			continue
+		}
+		switch {
+		case errors.Is(err, block.ErrNotFound):
+		case errors.Is(err, block.ErrConflict):
 			faults = append(faults, err)
+		default: // the API server may be slow, and the leader has more to do: the others come next time
+			return errors.Join(append(faults, err)...)
 		}
 	}
 	return errors.Join(faults...)

@@ -167,6 +167,21 @@ func TestAFaultOfAllReportsTaintsHalfOfTheNodes(t *testing.T) {
 	}
 }
 
+// TestASmallerClusterHasFewerTaints has the nodes leave that have no taint.
+func TestASmallerClusterHasFewerTaints(t *testing.T) {
+	t.Parallel()
+	c := railed(t, 10)
+	for i := range 5 {
+		c.faulty(i, fleet.Down)
+	}
+	c.passes(time.Hour)
+	c.nodes, c.reports = c.nodes[:5], c.reports[:5]
+	c.passes(time.Hour)
+	for i, want := range []string{"False T", "False T", "False", "False", "False"} {
+		c.want(i, "with five nodes", want)
+	}
+}
+
 // TestANodeIsWrittenOnceInFiveMinutes has an agent that was taken over: it reports something
 // else at each look, for an hour, also of nodes that do not exist.
 func TestANodeIsWrittenOnceInFiveMinutes(t *testing.T) {
@@ -183,11 +198,16 @@ func TestANodeIsWrittenOnceInFiveMinutes(t *testing.T) {
 	if len(c.wrote) != 4 || c.wrote["gpu-01"] != 1 || c.is(1) != "True" {
 		t.Errorf("others were written: %v", c.wrote)
 	}
+	// A write that is refused, or takes long, is the last one of a look.
 	c = railed(t, 4)
 	c.mute = errors.New("refused")
-	c.passes(time.Hour)
-	if c.wrote["gpu-00"] != 12 {
-		t.Errorf("a write that is refused was tried %d times in an hour", c.wrote["gpu-00"])
+	c.passes(time.Minute)
+	if len(c.wrote) != 1 {
+		t.Errorf("a look goes on after a refusal: %v", c.wrote)
+	}
+	c.passes(59 * time.Minute)
+	if c.wrote["gpu-00"] != 12 || len(c.wrote) != 4 {
+		t.Errorf("tried in an hour: %v", c.wrote)
 	}
 }
 
