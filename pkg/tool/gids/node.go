@@ -447,8 +447,8 @@ func (n Node) strangers(ctx context.Context) []Owner {
 			continue
 		}
 		_ = ns.Enter(func() error {
-			v, err := viewHere(ctx)
-			for _, a := range v.Addrs {
+			addrs, err := addrsHere(ctx)
+			for _, a := range addrs {
 				out = append(out, Owner{Netns: ns.Path, Link: a.Link, Addr: a.Addr, ID: ns.ID})
 			}
 			return err
@@ -459,12 +459,12 @@ func (n Node) strangers(ctx context.Context) []Owner {
 
 // owners returns the owners of all addresses: the host, and the pods with a record.
 func (n Node) owners(ctx context.Context) ([]Owner, error) {
-	host, err := viewHere(ctx)
+	host, err := addrsHere(ctx)
 	if err != nil {
 		return nil, err
 	}
 	var out []Owner
-	for _, a := range host.Addrs {
+	for _, a := range host {
 		out = append(out, Owner{Link: a.Link, Addr: a.Addr})
 	}
 	for _, r := range n.Records {

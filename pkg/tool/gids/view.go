@@ -43,6 +43,18 @@ type linkRoute struct {
 	Dst  netip.Prefix
 }
 
+// addrsHere returns the addresses of the calling thread's namespace, and reads nothing that a
+// pod may have a million of. Errors: cnierr.IO.
+func addrsHere(ctx context.Context) ([]linkAddr, error) {
+	c, err := rtnl.Dial()
+	if err != nil {
+		return nil, unseen(err)
+	}
+	defer c.Close()
+	v, _, _, err := interfaces(ctx, c)
+	return v.Addrs, err
+}
+
 // viewHere returns the view of the calling thread's namespace. Errors: cnierr.IO.
 func viewHere(ctx context.Context) (view, error) {
 	c, err := rtnl.Dial()
@@ -50,28 +62,13 @@ func viewHere(ctx context.Context) (view, error) {
 		return view{}, unseen(err)
 	}
 	defer c.Close()
-	links, err := c.Links(ctx)
+	v, names, addrs, err := interfaces(ctx, c)
 	if err != nil {
-		return view{}, unseen(err)
-	}
-	addrs, err := c.Addresses(ctx, 0)
-	if err != nil {
-		return view{}, unseen(err)
+		return view{}, err
 	}
 	routes, err := c.Routes(ctx)
 	if err != nil {
 		return view{}, unseen(err)
-	}
-	var v view
-	names := map[int32]conf.LinkName{}
-	for _, l := range links {
-		names[l.Index] = conf.LinkName(l.Name)
-		if l.SlaveKind == "bond" {
-			v.Slaves = append(v.Slaves, conf.LinkName(l.Name))
-		}
-	}
-	for _, a := range addrs {
-		v.Addrs = append(v.Addrs, linkAddr{names[a.Index], a.Prefix.Addr()})
 	}
 	out := defaultRoute(routes)
 	v.Out = names[out.Index]
@@ -87,6 +84,28 @@ func viewHere(ctx context.Context) (view, error) {
 		}
 	}
 	return v, nil
+}
+
+// interfaces returns the part of a view that is about interfaces, with their names and addresses.
+func interfaces(ctx context.Context, c *rtnl.Conn) (v view, names map[int32]conf.LinkName, addrs []rtnl.Address, err error) {
+	all, err := c.Links(ctx)
+	if err != nil {
+		return view{}, nil, nil, unseen(err)
+	}
+	if addrs, err = c.Addresses(ctx, 0); err != nil {
+		return view{}, nil, nil, unseen(err)
+	}
+	names = map[int32]conf.LinkName{}
+	for _, l := range all {
+		names[l.Index] = conf.LinkName(l.Name)
+		if l.SlaveKind == "bond" {
+			v.Slaves = append(v.Slaves, conf.LinkName(l.Name))
+		}
+	}
+	for _, a := range addrs {
+		v.Addrs = append(v.Addrs, linkAddr{names[a.Index], a.Prefix.Addr()})
+	}
+	return v, names, addrs, nil
 }
 
 // temporary says whether the kernel replaces an address within days (RFC 8981). For IPv4
