@@ -33,6 +33,9 @@ import (
 // settingsEvery is how often rocectl heal reads the settings of the node.
 const settingsEvery = 30 * time.Second
 
+// tracing is where tracefs is.
+const tracing = "/sys/kernel/tracing"
+
 func healCommand(node *nodeFlags) *cobra.Command {
 	return &cobra.Command{
 		Use:   "heal",
@@ -148,6 +151,11 @@ func clock() pace.Clock { return pace.Clock{Now: plugin.BootTime, Rand: rand.Flo
 
 // watch starts what looks at the queue pairs of pods.
 func (d duties) watch(ctx context.Context, all *sync.WaitGroup, log *slog.Logger, node *nodeFlags) error {
+	if !d.tellForeigns {
+		if err := foreign.Remove(tracing); err != nil {
+			log.Warn("the probe of a healer that was killed stays: docs/rdma.md says how to remove it", "error", err)
+		}
+	}
 	if !d.count && !d.tellForeigns {
 		return nil
 	}
@@ -171,7 +179,7 @@ func (d duties) watch(ctx context.Context, all *sync.WaitGroup, log *slog.Logger
 	}
 	if d.tellForeigns {
 		watcher := foreign.New(foreign.Config{
-			Tracing: "/sys/kernel/tracing", Sys: os.DirFS("/sys"), Proc: os.DirFS("/proc"), Calls: calls.File{Dir: dir},
+			Tracing: tracing, Sys: os.DirFS("/sys"), Proc: os.DirFS("/proc"), Calls: calls.File{Dir: dir},
 			Records: func() ([]record.Record, error) {
 				n, unreadable, err := node.usage()
 				return n.Records, errors.Join(err, unreadable)

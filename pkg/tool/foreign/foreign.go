@@ -35,10 +35,12 @@ import (
 )
 
 const (
-	// lookEvery is how often the uses are read. After a look at the tables it is longer, up to
-	// restAtMost, so that looks take a fifth of a processor, whatever the pods do.
+	// lookEvery is how often the uses are read. After a look it is four times as long as that
+	// took, up to restAtMost: looks of up to a quarter of a second take a fifth of a processor,
+	// and those of a second half of one.
 	lookEvery, restAtMost = 100 * time.Millisecond, time.Second
-	// againEvery is how often the probe is tried where it cannot be set.
+	// againEvery is how often the probe is set again where that failed, and how often one that
+	// is set is tried.
 	againEvery = time.Minute
 	// forgetAfter is how long after its pause a message is new again.
 	forgetAfter = 10 * time.Minute
@@ -66,7 +68,8 @@ type Watcher struct {
 	known   map[place]bool    // what was judged, from knownAt on
 	knownAt time.Duration
 	told    map[subject]*pace.Pause
-	grew    bool // the filter, at the last look
+	grew    bool   // the filter, at the last look
+	said    string // why it was not watched, since it was watched last
 }
 
 // place is an entry of a table, and the namespace of who uses it.
@@ -94,21 +97,24 @@ func New(c Config) *Watcher {
 func (w *Watcher) Run(ctx context.Context) {
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
-	said := ""
 	for ctx.Err() == nil {
-		text := ""
 		if err := w.watch(ctx); err != nil {
-			text = err.Error()
+			w.blind(err.Error())
 		}
-		if text != "" && text != said {
-			w.Log.Error("it is not told when a pod uses the GID of another one", "error", text)
-		}
-		said = text
 		_ = w.Wait(ctx, againEvery) // the loop looks at the context
 	}
 }
 
+// blind writes an alarm about why nothing is watched, unless it was the last one.
+func (w *Watcher) blind(why string) {
+	if why != w.said {
+		w.note(calls.Call{Error: "it is not told when a pod uses the GID of another one: " + why}, calls.LostUses)
+	}
+	w.said = why
+}
+
 func (w *Watcher) watch(ctx context.Context) error {
+	clear(w.devices) // those of an ib_core that was loaded before
 	p, err := newProbe(w.Tracing)
 	if err != nil {
 		return err
@@ -117,9 +123,20 @@ func (w *Watcher) watch(ctx context.Context) error {
 	if _, err := w.name(p); err != nil {
 		return err
 	}
+	if err := p.filter("0"); err != nil { // none: it sees all threads from here on
+		return err
+	}
+	w.said = ""
 	w.Log.Info("watching the use of GIDs", "devices", len(w.devices))
+	tried := w.Clock.Now()
 	for pause := lookEvery; w.Wait(ctx, pause) == nil; {
 		began := w.Clock.Now()
+		if began >= tried+againEvery {
+			if err := w.try(p); err != nil {
+				return err
+			}
+			tried = began
+		}
 		if err := w.look(ctx, p); err != nil {
 			return err
 		}
@@ -145,15 +162,36 @@ func (w *Watcher) look(ctx context.Context, p *probe) error {
 // name finds which device is at which address: it reads another index of each port, and the
 // probe sees that. It returns the uses by queue pairs in the meantime.
 func (w *Watcher) name(p *probe) ([]use, error) {
-	ports, _ := fs.Glob(w.Sys, "class/infiniband/*/ports/*") // the pattern is correct
-	for i, port := range ports {
-		_, _ = fs.ReadFile(w.Sys, fmt.Sprintf("%s/gid_attrs/types/%d", port, i)) // an unused one is an error
-	}
+	ports := w.show()
 	uses, err := w.read(p, ports)
 	if err == nil && len(ports) > 0 && len(w.devices) == 0 {
 		err = cnierr.New(cnierr.IO, "see reads of GIDs of", "this process", "run it with the PIDs of the node (hostPID)", "the probe shows none")
 	}
 	return uses, err
+}
+
+// show reads of each port the index that the port has in the list, which it returns.
+func (w *Watcher) show() []string {
+	ports, _ := fs.Glob(w.Sys, "class/infiniband/*/ports/*") // the pattern is correct
+	for i, port := range ports {
+		_, _ = fs.ReadFile(w.Sys, fmt.Sprintf("%s/gid_attrs/types/%d", port, i)) // an unused one is an error
+	}
+	return ports
+}
+
+// try returns an error if the probe does not count reads of this thread: ib_core was loaded
+// again, or kprobes are off. Such a probe shows nothing, which looks like pods that do nothing.
+func (w *Watcher) try(p *probe) error {
+	before, err := p.hits()
+	if err != nil {
+		return err
+	}
+	ports := w.show()
+	after, err := p.hits()
+	if err == nil && len(ports) > 0 && after == before {
+		err = cnierr.New(cnierr.IO, "see reads of GIDs of", "this process", "wait a minute, then the probe is set again; if that does not help, look whether kprobes are on: cat /sys/kernel/debug/kprobes/enabled", "the probe does not work any more")
+	}
+	return err
 }
 
 // read returns the uses by queue pairs. It names the devices of the ports by the reads of this
@@ -194,6 +232,7 @@ func (w *Watcher) judge(ctx context.Context, uses []use) {
 	if err != nil {
 		w.Log.Warn("some records cannot be read: it is not told when these pods use the GID of another one", "error", err)
 	}
+	records = living(records)
 	tables, err := elsewhere(func() ([]gids.Table, error) {
 		maps.DeleteFunc(threads, func(at place, _ uint32) bool { return w.recorded(records, at) })
 		if len(threads) == 0 {
@@ -210,6 +249,16 @@ func (w *Watcher) judge(ctx context.Context, uses []use) {
 			w.tell(records, at, thread, *owner)
 		}
 	}
+}
+
+// living returns the records with a namespace that exists for certain. The inode of one that is
+// gone may be another pod's.
+func living(records []record.Record) []record.Record {
+	alive := netns.Observe()
+	return slices.DeleteFunc(slices.Clone(records), func(r record.Record) bool {
+		is, _ := alive(netns.Ref{Path: r.Netns, ID: r.NetnsID}) // with an error it is not known
+		return !is
+	})
 }
 
 // recorded says whether an entry is the one that the user had when it was attached, and has
@@ -260,27 +309,31 @@ func elsewhere[T any](fn func() (T, error)) (out T, err error) {
 	return out, err
 }
 
-// owner returns the owner of an entry if it is another pod, or another namespace, else nil. The
-// entries of the host are not those of a pod: programs use them
-// that choose no index.
-func (at place) owner(tables []gids.Table) (other *gids.Owner) {
+// owner returns the owner of an entry if it is another pod, else nil. An entry without an owner
+// is the pod's that has its GID in another entry: a program has added the address. Owners without
+// a record are left out, because each program can give an address to a namespace of its own.
+// The entries of the host are not those of a pod: programs use them that choose no index.
+func (at place) owner(tables []gids.Table) *gids.Owner {
+	var gid string
+	var owners []gids.Owner
+	byGID := map[string][]gids.Owner{}
 	for _, t := range tables {
-		if t.Holder != nil || t.Device != at.device || t.Port != at.port {
-			continue
-		}
 		for _, e := range t.Entries {
-			for _, o := range e.Owners {
-				switch {
-				case e.Index != at.index:
-				case o.ID == netns.ID{}, o.ID.Ino == at.netns:
-					return nil
-				case other == nil:
-					other = &o
-				}
+			known := slices.DeleteFunc(slices.Clone(e.Owners), func(o gids.Owner) bool { return o.Netns != "" })
+			byGID[e.GID] = append(byGID[e.GID], known...)
+			if t.Holder == nil && t.Device == at.device && t.Port == at.port && e.Index == at.index {
+				gid, owners = e.GID, known
 			}
 		}
 	}
-	return other
+	if len(owners) == 0 && !strings.HasPrefix(gid, "fe80:") { // many interfaces have one link-local address
+		owners = byGID[gid]
+	}
+	own := func(o gids.Owner) bool { return o.ID == netns.ID{} || o.ID.Ino == at.netns }
+	if len(owners) == 0 || slices.ContainsFunc(owners, own) {
+		return nil
+	}
+	return &owners[0]
 }
 
 // tell tells the use of a foreign GID by a thread.
@@ -317,6 +370,11 @@ func (w *Watcher) alarm(about subject, c calls.Call, step string) {
 	}
 	pause.Fail(w.Clock)
 	w.told[about] = pause
+	w.note(c, step)
+}
+
+// note writes an alarm.
+func (w *Watcher) note(c calls.Call, step string) {
 	c.At, c.Verb, c.Steps = time.Now().UTC(), calls.Alarm, []calls.Step{{Name: step}}
 	w.Log.Warn("alarm", "what", c.Error, "pod", c.Pod)
 	if err := w.Calls.Append(c); err != nil {

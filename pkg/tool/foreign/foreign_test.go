@@ -4,8 +4,16 @@
 package foreign
 
 import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
 	"log/slog"
 	"net/netip"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
 	"strings"
 	"testing"
 	"testing/fstest"
@@ -13,6 +21,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/roce-cni/roce-cni/pkg/base/cnierr"
 	"github.com/roce-cni/roce-cni/pkg/base/netns"
 	"github.com/roce-cni/roce-cni/pkg/cluster/agent/pace"
 	"github.com/roce-cni/roce-cni/pkg/plugin/calls"
@@ -56,18 +65,126 @@ func TestLinesOfTheKernelAreRead(t *testing.T) {
 func TestOnlyTheGIDOfAnotherPodIsForeign(t *testing.T) {
 	t.Parallel()
 	of := func(ino uint64) gids.Owner { return gids.Owner{ContainerID: "c", ID: netns.ID{Ino: ino}} }
-	entry := func(index int, owners ...gids.Owner) gids.Entry { return gids.Entry{Index: index, Owners: owners} }
+	stranger := gids.Owner{Netns: "/proc/5/ns/net", ID: netns.ID{Ino: 99}}
+	entry := func(index int, owners ...gids.Owner) gids.Entry {
+		return gids.Entry{Index: index, GID: strconv.Itoa(index), Owners: owners}
+	}
+	added := func(index int, gid string, owners ...gids.Owner) gids.Entry {
+		return gids.Entry{Index: index, GID: gid, Owners: owners}
+	}
 	tables := []gids.Table{
 		{Device: "rxe0", Port: 1, Entries: []gids.Entry{
 			entry(0, gids.Owner{Link: "r0"}), entry(1, of(77)), entry(2, of(88)), entry(3), entry(4, of(88), of(77)), entry(5, of(88), gids.Owner{Link: "r0"}),
+			entry(6, stranger), added(7, "2"), added(8, "1", stranger), added(10, "fe80:88", of(88)), added(11, "fe80:88"), added(12, "r1"), added(13, "2", stranger),
 		}},
-		{Device: "rxe1", Port: 1, Entries: []gids.Entry{entry(1, of(88))}},
+		{Device: "rxe1", Port: 1, Entries: []gids.Entry{added(1, "r1", of(88))}},
 		{Device: "rxe0", Port: 1, Holder: &gids.Owner{}, Entries: []gids.Entry{entry(1, of(88)), entry(9, of(88))}}, // its pod has it alone
 	}
-	for index := range 10 {
-		if other := (place{77, "rxe0", 1, index}).owner(tables); (other != nil) != (index == 2) {
-			t.Errorf("index %d: owner %v, want one of index 2 alone", index, other)
+	foreign := []int{2, 7, 10, 12, 13} // 7, 12 and 13 have an address that the pod has added
+	for index := range 15 {
+		if other := (place{77, "rxe0", 1, index}).owner(tables); (other != nil) != slices.Contains(foreign, index) {
+			t.Errorf("index %d: owner %v, want one of %v", index, other, foreign)
+		} else if other != nil && other.ID.Ino != 88 {
+			t.Errorf("index %d: owner %+v, want the pod that has the address", index, other)
 		}
+	}
+}
+
+// The inode of a namespace that is gone may be another pod's.
+func TestRecordOfANamespaceThatIsGoneDoesNotCount(t *testing.T) {
+	t.Parallel()
+	own, err := netns.At("/proc/self/ns/net")
+	if err != nil {
+		t.Fatal(err)
+	}
+	here := record.Record{Netns: own.Path, NetnsID: own.ID}
+	gone := record.Record{Netns: t.TempDir() + "/gone", NetnsID: netns.ID{Dev: own.Dev, Ino: 5}}
+	reused := record.Record{Netns: own.Path, NetnsID: netns.ID{Dev: own.Dev, Ino: 6}}
+	if got := living([]record.Record{gone, here, reused}); len(got) != 1 || got[0].NetnsID != own.ID {
+		t.Errorf("living %+v, want %+v", got, here)
+	}
+}
+
+// sees is a sysfs. A probe counts what is opened in it.
+type sees struct {
+	fs.FS
+	profile string
+	hits    *int
+}
+
+func (s sees) Open(name string) (fs.File, error) {
+	*s.hits++
+	if err := os.WriteFile(s.profile, fmt.Appendf(nil, "  %-44s %15d %15d\n  %-44s %15d %15d\n", "open", 7, 0, "gid", *s.hits, 0), 0o600); err != nil {
+		return nil, err
+	}
+	return s.FS.Open(name)
+}
+
+func TestProbeThatCountsNothingIsAnError(t *testing.T) {
+	t.Parallel()
+	p := &probe{tracing: t.TempDir()}
+	profile := filepath.Join(p.tracing, "kprobe_profile")
+	if err := os.WriteFile(profile, []byte("  gid  5  0\n  gids  6  0\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	sys := fstest.MapFS{"class/infiniband/rxe0/ports/1/gid_attrs/types/0": {}}
+	if err := New(Config{Sys: sys}).try(p); cnierr.CodeOf(err) != cnierr.IO {
+		t.Errorf("a probe that counts nothing: %v", err)
+	}
+	if err := New(Config{Sys: fstest.MapFS{}}).try(p); err != nil {
+		t.Errorf("without a device: %v", err)
+	}
+	if err := New(Config{Sys: sees{sys, profile, new(int)}}).try(p); err != nil {
+		t.Errorf("a probe that counts: %v", err)
+	}
+	if err := os.Remove(profile); err != nil {
+		t.Fatal(err)
+	}
+	if err := New(Config{Sys: sys}).try(p); !errors.Is(err, fs.ErrNotExist) {
+		t.Errorf("without the file of the kernel: %v", err)
+	}
+}
+
+// One alarm for each reason why nothing is watched, until it is watched again.
+func TestBlindWatcherIsToldOnce(t *testing.T) {
+	t.Parallel()
+	ctx, stop := context.WithCancel(t.Context())
+	defer stop()
+	tries := 0
+	w := New(Config{
+		Tracing: t.TempDir() + "/none", Calls: calls.File{Dir: t.TempDir()}, Log: slog.New(slog.DiscardHandler),
+		Wait: func(context.Context, time.Duration) error {
+			if tries++; tries == 3 {
+				stop()
+			}
+			return nil
+		},
+	})
+	w.Run(ctx)
+	w.blind("another reason")
+	all, _, err := w.Calls.After("")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if len(all) != 2 || all[0].Steps[0].Name != calls.LostUses || !strings.Contains(all[0].Error, "it is not told") || !strings.Contains(all[1].Error, "another reason") {
+		t.Errorf("after %d tries there are the alarms %+v, want one of each reason", tries, all)
+	}
+}
+
+func TestRemoveLeavesWhatIsNoTracefs(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	if err := os.MkdirAll(filepath.Join(dir, instance), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	if err := Remove(dir); err != nil {
+		t.Error(err)
+	}
+	if err := Remove(dir + "/none"); err != nil {
+		t.Error(err)
+	}
+	if _, err := os.Stat(filepath.Join(dir, instance)); err != nil {
+		t.Error(err)
 	}
 }
 

@@ -58,8 +58,9 @@ type probe struct {
 	ignored []uint64
 }
 
-// newProbe sets the probe, after it has removed one that another process has left. It must be
-// called, as all methods, by the same thread. The caller must close the probe.
+// newProbe sets the probe, after it has removed one that another process has left. It sees this
+// thread alone until filter is called. It must be called, as all methods, by the same thread. The
+// caller must close the probe.
 func newProbe(tracing string) (p *probe, err error) {
 	p = &probe{tracing: tracing, thread: unix.Gettid(), pipe: -1}
 	defer func() {
@@ -99,7 +100,24 @@ func newProbe(tracing string) (p *probe, err error) {
 	if p.pipe, err = unix.Open(path, unix.O_RDONLY|unix.O_NONBLOCK|unix.O_CLOEXEC, 0); err != nil {
 		return p, &os.PathError{Op: "open", Path: path, Err: err}
 	}
+	// The own reads, which name the devices, would be behind what all pods do.
+	if err := p.filter(p.own()); err != nil {
+		return p, err
+	}
 	return p, p.write(instance+"/events/"+event+"/enable", "1")
+}
+
+// Remove removes the probe of a Watcher that was killed, if tracefs is mounted and has it. It
+// mounts nothing.
+func Remove(tracing string) error {
+	var on unix.Statfs_t
+	if err := unix.Statfs(tracing, &on); err != nil || on.Type != unix.TRACEFS_MAGIC {
+		return nil //nolint:nilerr // nothing can be there
+	}
+	if _, err := os.Stat(filepath.Join(tracing, instance)); errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	return (&probe{tracing: tracing}).remove()
 }
 
 // write appends to a file: without that, kprobe_events would lose the probes of others.
@@ -137,12 +155,33 @@ func (p *probe) ignore(from uint64) error {
 		return nil
 	}
 	p.ignored = append(p.ignored, from)
-	filter := fmt.Sprintf("common_pid == %d", p.thread)
 	var others []string
 	for _, from := range p.ignored {
 		others = append(others, fmt.Sprintf("from != %#x", from))
 	}
-	return p.write(instance+"/events/"+event+"/filter", filter+" || ("+strings.Join(others, " && ")+")")
+	return p.filter(p.own() + " || (" + strings.Join(others, " && ") + ")")
+}
+
+// own is the filter for the uses of this thread.
+func (p *probe) own() string { return fmt.Sprintf("common_pid == %d", p.thread) }
+
+// filter says which uses the kernel writes into the buffer; "0": all.
+func (p *probe) filter(which string) error {
+	return p.write(instance+"/events/"+event+"/filter", which)
+}
+
+// hits returns how often the probe was met, whatever the filter is. The kernel lists it without
+// the first part of its name.
+func (p *probe) hits() (n uint64, err error) {
+	b, err := os.ReadFile(filepath.Join(p.tracing, "kprobe_profile"))
+	_, name, _ := strings.Cut(event, "/")
+	for line := range strings.Lines(string(b)) {
+		if f := strings.Fields(line); len(f) > 1 && f[0] == name {
+			hits, _ := strconv.ParseUint(f[1], 10, 64) // the kernel writes a number
+			n += hits
+		}
+	}
+	return n, err
 }
 
 // read returns the uses since it was called before, and how many were lost. It waits for
