@@ -152,9 +152,9 @@ func probes(t *testing.T) string {
 	return string(b)
 }
 
-// TestTellWhoUsesAForeignGID: what is told is a pod with the GID of another pod, once, and not
+// TestLongForeignGIDIsTold: what is told is a pod with the GID of another pod, once, and not
 // the own GIDs, those of the host, and what programs of the host use.
-func TestTellWhoUsesAForeignGID(t *testing.T) {
+func TestLongForeignGIDIsTold(t *testing.T) {
 	n := newNode(t, "shared")
 	one, two := n.attach(n.rail(0), n.pod()), n.attach(n.rail(0), n.pod())
 	one.mustAdd()
@@ -206,9 +206,9 @@ func TestTellWhoUsesAForeignGID(t *testing.T) {
 	two.mustDel()
 }
 
-// TestTellProbeOfAHealer has another program's probe, which stays, and a healer that is
+// TestLongProbeOfAHealer has another program's probe, which stays, and a healer that is
 // killed. A pod that uses GIDs all the time costs little.
-func TestTellProbeOfAHealer(t *testing.T) {
+func TestLongProbeOfAHealer(t *testing.T) {
 	n := newNode(t, "shared")
 	a := n.attach(n.rail(0), n.pod())
 	a.mustAdd()
