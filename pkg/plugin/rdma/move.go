@@ -16,6 +16,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/roce-cni/roce-cni/pkg/base/cnierr"
+	"github.com/roce-cni/roce-cni/pkg/base/netns"
 	"github.com/roce-cni/roce-cni/pkg/base/shell"
 	"github.com/roce-cni/roce-cni/pkg/plugin/conf"
 	"github.com/roce-cni/roce-cni/pkg/plugin/plan"
@@ -459,7 +460,7 @@ func (m move) exists(ctx context.Context) bool {
 // should be gone.
 func (m move) kept() error {
 	ns := fmt.Sprintf("net:[%d]", m.op.Netns.Ino)
-	holders := m.holders(ns)
+	holders := m.holders()
 	if len(holders) == 0 {
 		return cnierr.New(cnierr.RDMAHeld, "move back RDMA device", m.op.Device.Name,
 			"find what keeps the namespace: findmnt -t nsfs, and lsns -t net; the device comes back when the namespace is gone",
@@ -477,16 +478,16 @@ type process struct{ pid, command string }
 
 func (p process) String() string { return fmt.Sprintf("process %s (%s)", p.pid, p.command) }
 
-// holders returns the processes in a network namespace.
-func (m move) holders(ns string) []process {
+// holders returns the processes in the network namespace of the device.
+func (m move) holders() []process {
 	links, err := fs.Glob(m.c.Proc, "[0-9]*/ns/net")
 	if err != nil {
 		return nil // the pattern is correct, so there are none
 	}
 	var out []process
 	for _, l := range links {
-		if target, err := fs.ReadLink(m.c.Proc, l); err == nil && target == ns {
-			pid, _, _ := strings.Cut(l, "/")
+		pid, _, _ := strings.Cut(l, "/")
+		if ino, err := netns.Inode(m.c.Proc, pid); err == nil && ino == m.op.Netns.Ino {
 			out = append(out, process{pid, text(m.c.Proc, pid+"/comm")})
 		}
 	}

@@ -6,8 +6,8 @@
 // In shared mode all pods see the whole GID table, and the kernel lets each of them use each
 // entry. Nothing can prevent that here: this package tells it. A kprobe says which thread
 // uses which entry, the namespace of the thread says which pod that is, and the records say
-// which pod has the entry. It sees no queue pair from before it started. It never decides what a pod
-// may do. Read this file first, then probe.go for what the kernel tells.
+// which pod has the entry. It sees no queue pair from before it started, and never decides
+// what a pod may do. Read this file first, then probe.go for what the kernel tells.
 package foreign
 
 import (
@@ -251,8 +251,8 @@ func (w *Watcher) judge(ctx context.Context, uses []use) {
 	}
 }
 
-// living returns the records with a namespace that exists for certain. The inode of one that is
-// gone may be another pod's.
+// living returns the records of pods with a network namespace that is certain to exist. When a
+// namespace is gone, the kernel can give its inode to that of another pod.
 func living(records []record.Record) []record.Record {
 	alive := netns.Observe()
 	return slices.DeleteFunc(slices.Clone(records), func(r record.Record) bool {
@@ -338,8 +338,7 @@ func (at place) owner(tables []gids.Table) *gids.Owner {
 
 // tell tells the use of a foreign GID by a thread.
 func (w *Watcher) tell(records []record.Record, at place, thread uint32, owner gids.Owner) {
-	comm, _ := fs.ReadFile(w.Proc, fmt.Sprintf("%d/comm", thread)) // it may have ended
-	program := usage.Process{PID: thread, Comm: report.Printable(strings.TrimSpace(string(comm)))}
+	program := report.Printable(usage.ProcessOf(w.Proc, thread).String())
 	what := fmt.Sprintf("%s uses index %d of the GID table of %s/%d, which is %s of %s: have it use the index that roce-env or rocectl gids shows",
 		program, at.index, at.device, at.port, owner.Addr, owner)
 	c := calls.Call{Error: what}

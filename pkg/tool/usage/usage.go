@@ -101,6 +101,14 @@ type Process struct {
 	Netns uint64 `json:"netns,omitempty"` // the inode of its network namespace; 0: it has ended, or the reader may not know
 }
 
+// ProcessOf returns what procfs has of a process, or of a thread. It may have ended: then it
+// has neither a name nor a namespace.
+func ProcessOf(proc fs.FS, pid uint32) Process {
+	comm, _ := fs.ReadFile(proc, fmt.Sprintf("%d/comm", pid))
+	ino, _ := netns.Inode(proc, fmt.Sprint(pid))
+	return Process{PID: pid, Comm: strings.TrimSpace(string(comm)), Netns: ino}
+}
+
 // String returns the process as ps(1) names it.
 func (p Process) String() string {
 	if p.PID == 0 {
@@ -267,9 +275,7 @@ func (r *read) user(ino uint64, device string) (User, conf.LinkName) {
 func (r *read) process(pid uint32) Process {
 	p, known := r.processes[pid]
 	if !known && pid != 0 {
-		comm, _ := fs.ReadFile(r.Proc, fmt.Sprintf("%d/comm", pid)) // it may have ended
-		ino, _ := netns.Inode(r.Proc, fmt.Sprint(pid))
-		p = Process{PID: pid, Comm: strings.TrimSpace(string(comm)), Netns: ino}
+		p = ProcessOf(r.Proc, pid)
 		r.processes[pid] = p
 	}
 	return p
