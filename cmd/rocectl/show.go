@@ -44,7 +44,7 @@ and rocectl gids shows what the tables have now.`,
 				return errors.Join(only.missing(), failed)
 			}
 			err = format.Print(cmd.OutOrStdout(), rows, func(w io.Writer) error {
-				return writeAttachments(format, w, rows, lastCalls(calls.Heal, records.Dir), lastCalls(calls.Alarm, records.Dir))
+				return writeAttachments(format, w, rows, records.Dir)
 			})
 			return errors.Join(err, failed)
 		},
@@ -54,20 +54,24 @@ and rocectl gids shows what the tables have now.`,
 	return cmd
 }
 
-// lastCalls returns the last call of rocectl heal with a verb for each attachment. Without the file
-// of the calls nothing is known.
-func lastCalls(verb, stateDir string) map[conf.Attachment]calls.Call {
-	out := map[conf.Attachment]calls.Call{}
+// lastCalls returns the last call of each verb of rocectl heal for each attachment. Without the
+// file of the calls nothing is known.
+func lastCalls(stateDir string) (heals, alarms map[conf.Attachment]calls.Call) {
+	heals, alarms = map[conf.Attachment]calls.Call{}, map[conf.Attachment]calls.Call{}
 	all, _, _ := calls.File{Dir: stateDir}.After("")
 	for _, c := range all {
-		if c.Verb == verb {
-			out[c.Attachment] = c
+		switch c.Verb {
+		case calls.Heal:
+			heals[c.Attachment] = c
+		case calls.Alarm:
+			alarms[c.Attachment] = c
 		}
 	}
-	return out
+	return heals, alarms
 }
 
-func writeAttachments(f cli.Format, w io.Writer, rows []record.Record, healed, alarms map[conf.Attachment]calls.Call) error {
+func writeAttachments(f cli.Format, w io.Writer, rows []record.Record, stateDir string) error {
+	healed, alarms := lastCalls(stateDir)
 	t := f.Table(w, []string{"POD", "INTERFACE", "ADDRESSES", "MASTER", "RDMA", "GID INDEX", "TABLES", "NETWORK", "STATE"}, "CONTAINER", "NETNS")
 	for _, r := range rows {
 		pod := cmp.Or(r.Pod.String(), string(r.ContainerID))
@@ -85,7 +89,7 @@ func writeAttachments(f cli.Format, w io.Writer, rows []record.Record, healed, a
 			t.Row(pod, "", says)
 		}
 		if c, is := alarms[r.Attachment]; is {
-			t.Row(pod, "", "alarm "+c.At.Format(time.DateTime)+": "+c.Error)
+			t.Row(pod, "", "alarm "+c.At.Format(time.DateTime)+": "+report.Printable(c.Error))
 		}
 		for _, why := range r.LeftOut {
 			t.Row(pod, "", "left out: "+why)

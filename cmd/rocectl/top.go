@@ -152,7 +152,8 @@ func (t *top) write(w io.Writer, uses []usage.Use) error {
 	if err != nil {
 		return err
 	}
-	for _, c := range slices.SortedFunc(maps.Values(lastCalls(calls.Alarm, dir)), func(a, b calls.Call) int { return a.At.Compare(b.At) }) {
+	_, alarms := lastCalls(dir)
+	for _, c := range slices.SortedFunc(maps.Values(alarms), func(a, b calls.Call) int { return a.At.Compare(b.At) }) {
 		if time.Since(c.At) < time.Hour {
 			fmt.Fprintf(w, "# alarm %s: %s: %s\n", c.At.Format(time.DateTime), cmp.Or(c.Pod, string(c.ContainerID), "no pod"), report.Printable(c.Error))
 		}

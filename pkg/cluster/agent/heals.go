@@ -32,7 +32,7 @@ func (a *Agent) tellHeals(ctx context.Context) {
 		}
 		told := 0
 		for _, c := range ended {
-			if c.Verb != calls.Heal && c.Verb != calls.Alarm || told == healsAtOnce {
+			if !c.ByHealer() || told == healsAtOnce {
 				continue
 			}
 			told++

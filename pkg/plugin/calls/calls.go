@@ -32,11 +32,10 @@ const (
 	Alarm = "ALARM"
 )
 
-// ForeignGID is the step of an alarm about a pod that uses the GID of another one, LostUses
-// of one that says that such a use may have been missed.
+// The steps of alarms.
 const (
-	ForeignGID = "foreign-gid"
-	LostUses   = "lost"
+	ForeignGID = "foreign-gid" // a pod uses the GID of another pod
+	LostUses   = "lost"        // such a use may have been missed
 )
 
 // Call is one call of the runtime, or a repair or an alarm of rocectl heal.
@@ -64,6 +63,9 @@ type Step struct {
 	Name string        `json:"name"`
 	Took time.Duration `json:"took"` // in nanoseconds
 }
+
+// ByHealer says whether rocectl heal wrote the call, and not the plugin.
+func (c Call) ByHealer() bool { return c.Verb == Heal || c.Verb == Alarm }
 
 // Made returns which kinds of operations a repair did again.
 func (c Call) Made() []string {

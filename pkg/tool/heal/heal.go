@@ -191,7 +191,7 @@ func (h *Healer) Called(ctx context.Context) {
 	h.mark = mark
 	h.mu.Unlock()
 	for _, c := range ended {
-		if c.Verb != calls.Heal && c.Verb != calls.Alarm {
+		if !c.ByHealer() {
 			h.follow(ctx, c.Attachment, settled)
 		}
 	}
