@@ -114,9 +114,23 @@ func healAs(ctx context.Context, w io.Writer, log *slog.Logger, node *nodeFlags,
 	var all sync.WaitGroup
 	defer all.Wait()
 	defer stop()
-	if err := now.watch(ctx, &all, log, node); err != nil {
+	if !now.tellForeigns {
+		if err := foreign.Remove(tracing); err != nil {
+			log.Warn("the probe of a healer that was killed stays: docs/rdma.md says how to remove it", "error", err)
+		}
+	}
+	if now == (duties{heal: settings.HealOff}) {
+		now.changed(ctx)
+		return nil
+	}
+	dir, err := node.dir()
+	if err != nil {
 		return err
 	}
+	if err := trusted.MakeFolder(dir, 0o700); err != nil {
+		return err
+	}
+	now.watch(ctx, &all, log, node, dir)
 	if now.heal == settings.HealOff {
 		now.changed(ctx)
 		return nil
@@ -126,10 +140,7 @@ func healAs(ctx context.Context, w io.Writer, log *slog.Logger, node *nodeFlags,
 		return err
 	}
 	n.RoutingOnly = now.heal == settings.HealRoutes
-	file := calls.File{Dir: n.Records.Dir}
-	if err := trusted.MakeFolder(file.Dir, 0o700); err != nil {
-		return err
-	}
+	file := calls.File{Dir: dir}
 	if err := writableSettings(); err != nil {
 		return err
 	}
@@ -149,23 +160,8 @@ func healAs(ctx context.Context, w io.Writer, log *slog.Logger, node *nodeFlags,
 
 func clock() pace.Clock { return pace.Clock{Now: plugin.BootTime, Rand: rand.Float64} }
 
-// watch starts what looks at the queue pairs of pods.
-func (d duties) watch(ctx context.Context, all *sync.WaitGroup, log *slog.Logger, node *nodeFlags) error {
-	if !d.tellForeigns {
-		if err := foreign.Remove(tracing); err != nil {
-			log.Warn("the probe of a healer that was killed stays: docs/rdma.md says how to remove it", "error", err)
-		}
-	}
-	if !d.count && !d.tellForeigns {
-		return nil
-	}
-	dir, err := node.dir()
-	if err != nil {
-		return err
-	}
-	if err := trusted.MakeFolder(dir, 0o700); err != nil {
-		return err
-	}
+// watch starts what looks at the queue pairs of pods. dir is the state folder.
+func (d duties) watch(ctx context.Context, all *sync.WaitGroup, log *slog.Logger, node *nodeFlags, dir string) {
 	if d.count {
 		all.Go(func() {
 			usage.Count(ctx, counts.File{Dir: dir}, log, func(ctx context.Context) ([]usage.Use, error) {
@@ -188,7 +184,6 @@ func (d duties) watch(ctx context.Context, all *sync.WaitGroup, log *slog.Logger
 		})
 		all.Go(func() { watcher.Run(ctx) })
 	}
-	return nil
 }
 
 // writableSettings makes /proc/sys writable where it is not: container runtimes mount it
