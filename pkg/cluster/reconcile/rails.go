@@ -89,9 +89,9 @@ func (r *Reconciler) tellRails(ctx context.Context) error {
 		switch {
 		case now.Tainted && n.Tainted:
 			kept++
-		case now.Tainted && !n.Tainted:
+		case now.Tainted:
 			tainted++
-		case r.Taint && c.Status == "False" && !now.Tainted:
+		case r.Taint && c.Status == "False":
 			suspect++
 		}
 		wrote, known := r.rails.wrote[n.Name]
@@ -144,9 +144,6 @@ func (r *Reconciler) judge(reports []Report) (conditions map[string]fleet.Condit
 func (r *Reconciler) write(ctx context.Context, nodes []Node) error {
 	var faults []error
 	for _, n := range nodes {
-		if r.rails.wrote == nil {
-			r.rails.wrote = map[string]time.Duration{}
-		}
 		r.rails.wrote[n.Name] = r.Now()
 		err := r.Cluster.SetRails(ctx, n.Name, n.Rails, n.Tainted)
 		if err == nil {
@@ -154,12 +151,12 @@ func (r *Reconciler) write(ctx context.Context, nodes []Node) error {
 			r.rails.nodes[n.Name] = n
 			continue
 		}
-		switch {
-		case errors.Is(err, block.ErrNotFound):
-		case errors.Is(err, block.ErrConflict):
-			faults = append(faults, err)
-		default: // the API server may be slow, and the leader has more to do: the others come next time
-			return errors.Join(append(faults, err)...)
+		if errors.Is(err, block.ErrNotFound) {
+			continue
+		}
+		faults = append(faults, err)
+		if !errors.Is(err, block.ErrConflict) {
+			break // the API server may be slow, and the leader has more to do: the others come next time
 		}
 	}
 	return errors.Join(faults...)

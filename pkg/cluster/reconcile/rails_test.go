@@ -187,7 +187,10 @@ func TestASmallerClusterHasFewerTaints(t *testing.T) {
 func TestANodeIsWrittenOnceInFiveMinutes(t *testing.T) {
 	t.Parallel()
 	c := railed(t, 4)
-	c.reports = append(c.reports, reconcile.Report{Node: "nobody", Report: fleet.Report{Rails: []fleet.Rail{{Faults: []fleet.Fault{fleet.Down}}}}})
+	nobody := c.reports[1]
+	nobody.Node = "nobody"
+	c.reports = append(c.reports, nobody)
+	c.faulty(4, fleet.Down)
 	for i := range 60 {
 		c.faulty(0, [][]fleet.Fault{nil, {fleet.Down}, {fleet.NeighbourLost}}[i%3]...)
 		c.passes(time.Minute)

@@ -108,7 +108,9 @@ type Reconciler struct {
 }
 
 // New returns a reconciler that has seen nothing yet.
-func New(c Config) *Reconciler { return &Reconciler{Config: c} }
+func New(c Config) *Reconciler {
+	return &Reconciler{Config: c, rails: rails{wrote: map[string]time.Duration{}}}
+}
 
 // Run looks, frees and reports until the context ends, and returns its error. It logs
 // a round that fails, and tries again in the next round.
