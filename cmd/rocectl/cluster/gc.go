@@ -35,8 +35,9 @@ func gcCommand() *cobra.Command {
 		Use:   "gc --cluster",
 		Short: "Free the blocks of nodes that are gone for good, and sum up RailPools and rails",
 		Long: `Free the blocks of nodes that are gone for good, and sum up the RailPools and
-the rails of nodes in their status, until it is stopped. Replicas elect one active leader by a Lease,
-see conf-examples/deploy/gc.yaml. No pod needs it to start or end.
+the rails of nodes in their status, until it is stopped. Replicas elect one
+active leader by a Lease, see conf-examples/deploy/gc.yaml. No pod needs it to
+start or end.
 
 A new RailPool is marked as in use within seconds, by the finalizer
 roce-cni.io/in-use. Nodes claim blocks only from marked pools. A deleted

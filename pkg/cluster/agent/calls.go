@@ -33,7 +33,7 @@ func newCallCounter(file calls.File, log *slog.Logger) *callCounter {
 		total:  counter("calls_total", "Calls of roce that ended, with the code of their error: 0 for success.", "verb", "code"),
 		took:   histogram("call_seconds", "How long the calls of roce took that succeeded.", "verb"),
 		heals:  counter("heals_total", "What rocectl heal has made again, by kind. Result failed, without kind: it could not make something again.", "what", "result"),
-		alarms: counter("alarms_total", "Alarms of rocectl heal: foreign-gid if a pod uses the GID of another pod, lost if there were too many uses to look at all.", "what"),
+		alarms: counter("alarms_total", "Alarms of rocectl heal: foreign-gid if a pod uses the GID of another pod, lost if there were too many uses to look at, or nothing is watched any more.", "what"),
 	}
 	for _, what := range []string{calls.ForeignGID, calls.LostUses} { // an alert sees it grow from 0
 		c.alarms.WithLabelValues(what)

@@ -194,7 +194,8 @@ func (s RailNodes) All(ctx context.Context) ([]RailNode, error) {
 	return items[RailNode](ctx, s.api, s.api.ours, railNodes, url.Values{}, block.Cached)
 }
 
-// Publish writes the report of a node, which must have a Node object. block.ErrNotFound: there is no Node object.
+// Publish writes the report of a node, which must have a Node object. block.ErrNotFound: there
+// is no Node object.
 func (s RailNodes) Publish(ctx context.Context, name string, r fleet.Report) error {
 	what := "publish rails of node " + name
 	request := s.api.ours.Patch(types.MergePatchType).Resource(railNodes).Name(name)
