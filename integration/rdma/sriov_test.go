@@ -9,7 +9,6 @@ import (
 	"slices"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/roce-cni/roce-cni/integration/cnitest"
 )
@@ -21,14 +20,7 @@ func newSRIOVNode(t *testing.T, mode string) *node {
 	t.Helper()
 	needDevice(t, vfDevice)
 	for _, link := range []string{"r0", "r1", "v0", "v1"} { // before the node is looked at as it was
-		began := time.Now()
-		cnitest.Await(t, link+" has a carrier", func() bool {
-			if time.Since(began) > 20*time.Second { // igbvf asks a PF that was busy again when it is set up
-				shell(t, "ip link set "+link+" down; ip link set "+link+" up")
-				began = time.Now()
-			}
-			return run(t, "cat", "/sys/class/net/"+link+"/carrier") == "1"
-		})
+		cnitest.Await(t, link+" has a carrier", func() bool { return run(t, "cat", "/sys/class/net/"+link+"/carrier") == "1" })
 	}
 	return newNodeOf(t, vfDevice, mode)
 }

@@ -52,7 +52,7 @@ type Machine struct {
 	// Memory is in MiB, 0 means 1024. What the guest writes to files takes of
 	// it, too.
 	Memory int
-	// CPUs, 0 means 2.
+	// CPUs; 0 means 2, and 1 for SRIOV.
 	CPUs int
 	// Files are folders of this machine that the guest has too, under the same paths, which
 	// are absolute and have no space in them. All else that the guest sees is its own.
@@ -236,10 +236,17 @@ func (k Kernel) arguments(m Machine, dir string) []string {
 	if k.KVM {
 		accel = "kvm"
 	}
+	cpus := 2
+	if m.Type == SRIOV {
+		// The drivers of a PF and its VF answer each other through a mailbox. With two processors
+		// that take turns on one thread, an answer is late or read too early, "PF still resetting",
+		// and the VF has no carrier. On one processor the interrupt of the PF is served at once.
+		cpus = 1
+	}
 	args := []string{
 		"-machine", "q35", "-accel", accel,
 		"-cpu", "max,la57=off", // a fifth level of page tables to walk is only slower
-		"-m", strconv.Itoa(cmp.Or(m.Memory, 1024)), "-smp", strconv.Itoa(cmp.Or(m.CPUs, 2)),
+		"-m", strconv.Itoa(cmp.Or(m.Memory, 1024)), "-smp", strconv.Itoa(cmp.Or(m.CPUs, cpus)),
 		"-nodefaults", "-display", "none", "-no-reboot",
 		"-kernel", filepath.Join(k.Dir, "vmlinux"),
 		"-initrd", filepath.Join(dir, "initramfs"),

@@ -44,7 +44,7 @@ func main() {
 	flag.IntVar(&o.rails, "rails", 2, "NICs with Soft-RoCE")
 	flag.IntVar(&o.nodes, "nodes", 1, "machines; VM_NODE, from 0, tells the command which it is in")
 	flag.IntVar(&o.memory, "memory", 0, "MiB of each; 0: 1024")
-	flag.IntVar(&o.cpus, "cpus", 0, "processors of each; 0: 2")
+	flag.IntVar(&o.cpus, "cpus", 0, "processors of each; 0: 2, or 1 for sriov")
 	flag.DurationVar(&o.timeout, "timeout", 5*time.Minute, "when to give up")
 	flag.Parse()
 	o.command = flag.Args()
