@@ -10,6 +10,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/roce-cni/roce-cni/pkg/base/cnierr"
 	"github.com/roce-cni/roce-cni/pkg/plugin/conf"
 	"github.com/roce-cni/roce-cni/pkg/plugin/record"
 )
@@ -49,6 +50,32 @@ func TestARecordOfAnotherBootIsOnlyRemoved(t *testing.T) {
 			w.mustBeEmpty("after " + name + " of one pod and DEL of the other")
 		}
 	})
+}
+
+// TestTheNamespaceOfARecordOfAnotherBootIsAnotherOne has a container that the runtime starts
+// again after a reboot: its namespace has the path and the inode number of before.
+func TestTheNamespaceOfARecordOfAnotherBootIsAnotherOne(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	w.config = `{"cniVersion": "1.1.0", "name": "rail", "type": "roce", "master": "ens1", "rdma": {"mode": %q}%s}`
+	pod := w.fake.Pod(podPath("c1"))
+	add := func() {
+		t.Helper()
+		if _, err := w.node().Add(ctx, w.request("c1", "net1", "")); err != nil {
+			t.Fatal(err)
+		}
+	}
+	add()
+	whole := w.fake.String()
+	pod.IP("link del net1")
+	w.boot = "5f0c2d1e-8a3b-4c6d-9e7f-000000000002"
+	if err := w.node().Check(ctx, w.request("c1", "net1", "")); cnierr.CodeOf(err) != cnierr.Damaged {
+		t.Errorf("CHECK after the reboot: %v, want code %d", err, cnierr.Damaged)
+	}
+	add()
+	if diff := cmp.Diff(whole, w.fake.String()); diff != "" {
+		t.Errorf("ADD after the reboot makes another attachment (-before +after):\n%s", diff)
+	}
 }
 
 // TestAVLANThatTheOperatorMakesBetweenTwoADDsStays has a pod on the VLAN of roce. The

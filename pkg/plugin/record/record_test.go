@@ -99,8 +99,8 @@ func TestRecordOfAnotherBootHasNothingToUndo(t *testing.T) {
 	})
 	s.BootID = "boot-2"
 	got, err := s.Load(conf.Attachment{ContainerID: "c1", IfName: "net1"})
-	if err != nil || len(got.Plan.Ops) != 0 {
-		t.Errorf("Load() = %d operations, %v; want none", len(got.Plan.Ops), err)
+	if err != nil || len(got.Plan.Ops) != 0 || got.Committed {
+		t.Errorf("Load() = %d operations, committed %v, %v; want none", len(got.Plan.Ops), got.Committed, err)
 	}
 }
 

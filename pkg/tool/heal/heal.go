@@ -201,7 +201,7 @@ func (h *Healer) Called(ctx context.Context) {
 // without record, or with the record of a call that did not finish, is not followed.
 func (h *Healer) follow(ctx context.Context, at conf.Attachment, after time.Duration) {
 	rec, err := h.Records.Load(at)
-	if err != nil || !rec.Committed || len(rec.Plan.Ops) == 0 {
+	if err != nil || !rec.Committed {
 		h.forget(at)
 		return
 	}
