@@ -76,8 +76,10 @@ func (n Node) Add(ctx context.Context, req conf.Request) (*current.Result, error
 func (n Node) make(ctx context.Context, pod *pod, req conf.Request, claim *lease.Claim, rec record.Record) (_ record.Record, err error) {
 	defer func() {
 		if err != nil {
+			ctx, cancel := undoing(ctx)
+			defer cancel()
 			before, _ := n.teardown(rec)
-			err = errors.Join(err, pod.undo(context.WithoutCancel(ctx), before))
+			err = errors.Join(err, pod.undo(ctx, before))
 		}
 	}()
 	if claim.LinkFirst() {

@@ -120,9 +120,18 @@ func inUse(req conf.Request, p plan.Plan, cause error) []probe.Taken {
 	return out
 }
 
-// releaseTime is how long a failed ADD waits for its leases to be released when its
-// deadline is near or over. If that takes longer, the DEL that follows releases them.
-const releaseTime = 6 * time.Second
+// undoTime is how long a failed ADD may undo what it did, and as long again release its leases,
+// when its deadline is near or over. If that takes longer, the DEL that follows does the rest.
+const undoTime = 6 * time.Second
+
+// undoing returns the context in which a failed ADD undoes what it did.
+func undoing(ctx context.Context) (context.Context, context.CancelFunc) {
+	end, _ := ctx.Deadline()
+	if least := time.Now().Add(undoTime); end.Before(least) {
+		end = least
+	}
+	return context.WithDeadline(context.WithoutCancel(ctx), end)
+}
 
 // abandon releases the lease of a failed ADD, undoes what make left, and deletes the
 // record. If something of ours stays in the kernel, lease and record stay, so that the
@@ -131,11 +140,7 @@ const releaseTime = 6 * time.Second
 // without addresses needs no record: DEL calls the IPAM plugin without one too. Then the
 // link goes first, because an IPAM plugin that gave nothing may never answer.
 func (n Node) abandon(ctx context.Context, pod *pod, rec record.Record, cause error) error {
-	end, _ := ctx.Deadline()
-	if least := time.Now().Add(releaseTime); end.Before(least) {
-		end = least
-	}
-	ctx, cancel := context.WithDeadline(context.WithoutCancel(ctx), end)
+	ctx, cancel := undoing(ctx)
 	defer cancel()
 	leased := len(rec.Plan.Addresses()) > 0
 	if leased && undoFailed(cause) {

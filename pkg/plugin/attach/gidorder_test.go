@@ -10,7 +10,9 @@ import (
 	"testing"
 	"time"
 
+	"github.com/roce-cni/roce-cni/pkg/base/cnierr"
 	"github.com/roce-cni/roce-cni/pkg/base/flock/flocktest"
+	"github.com/roce-cni/roce-cni/pkg/plugin/attach"
 	"github.com/roce-cni/roce-cni/pkg/plugin/conf"
 	"github.com/roce-cni/roce-cni/pkg/plugin/plan"
 )
@@ -66,6 +68,47 @@ func TestOneAttachmentAtATimeFillsTheGIDTables(t *testing.T) {
 		whole = w.fake.String()
 	}
 	w.mustBeEmpty("in the end")
+}
+
+// TestTheUndoOfAnADDHasAnEnd has a call that keeps the lock of the GIDs for longer than ADD
+// can wait. The undo goes on without the lock after half of its time, so it must have an end.
+func TestTheUndoOfAnADDHasAnEnd(t *testing.T) {
+	t.Parallel()
+	w := newRailsWorld(t)
+	w.wire.silent = true
+	w.fake.Pod(podPath("c1"))
+	n, undone := w.node(), 0
+	n.Machine = watched{machine{w}, func(ctx context.Context) {
+		undone++
+		if _, ends := ctx.Deadline(); !ends {
+			t.Error("the undo has no end")
+		}
+	}}
+	if _, err := n.Add(ctx, w.request("c1", "net1", "")); cnierr.CodeOf(err) != cnierr.GatewaySilent || undone == 0 {
+		t.Errorf("ADD with a silent gateway, with %d undos: %v", undone, err)
+	}
+	w.mustBeEmpty("in the end")
+}
+
+// watched is a machine that tells with which context something is undone.
+type watched struct {
+	machine
+	undo func(context.Context)
+}
+
+func (m watched) Open(netns string) (attach.Kernel, error) {
+	k, err := m.machine.Open(netns)
+	return watchedKernel{k, m.undo}, err
+}
+
+type watchedKernel struct {
+	attach.Kernel
+	undo func(context.Context)
+}
+
+func (k watchedKernel) Undo(ctx context.Context, run ...plan.Op) error {
+	k.undo(ctx)
+	return k.Kernel.Undo(ctx, run...)
 }
 
 // TestDELEndsWithoutTheLockOfTheGIDs has a call that keeps the lock for longer than DEL
