@@ -7,6 +7,7 @@ import (
 	"errors"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/google/go-cmp/cmp"
 
@@ -25,9 +26,10 @@ func TestARecordOfAnotherBootIsOnlyRemoved(t *testing.T) {
 			"GC":  func(w *world) error { return w.node().GC(ctx, w.gc("rail", c2)) },
 		} {
 			w := fresh(t)
+			w.now = time.Hour
 			w.mustAdd("c1")
 			w.fake.RemovePod(podPath("c1"))
-			w.boot = "5f0c2d1e-8a3b-4c6d-9e7f-000000000002"
+			w.boot, w.now = "5f0c2d1e-8a3b-4c6d-9e7f-000000000002", time.Minute
 			w.services("10.96.0.0/12", "fd00:96::/108")
 			w.mustAdd("c2")
 			pods, host := w.fake.String(), w.fake.Host().String()

@@ -89,7 +89,7 @@ func (s Store) Save(r Record) error {
 }
 
 // Load reads the record of an attachment. A record of another boot is returned
-// without operations and not committed, because nothing that it describes has survived.
+// without operations, not committed and of time 0, because nothing that it describes has survived.
 // A record of another attachment than its path says is unreadable.
 // Errors: ErrNotExist, cnierr.Unreadable, cnierr.IO.
 func (s Store) Load(at conf.Attachment) (Record, error) {
@@ -129,7 +129,7 @@ func (s Store) decode(path string, b []byte) (Record, error) {
 		return Record{}, unreadable(path, fmt.Errorf("it has format %d, and this version reads %d", r.Version, version))
 	}
 	if r.BootID != s.BootID {
-		r.Plan.Ops, r.Committed = nil, false
+		r.Plan.Ops, r.Committed, r.Saved = nil, false, 0
 	}
 	return r, nil
 }
