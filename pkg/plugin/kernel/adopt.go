@@ -42,11 +42,11 @@ func (k *Kernel) adoptFacts(ctx context.Context, req conf.Request) (plan.Facts, 
 			return plan.Facts{}, classify(adopting, l.Name, err)
 		}
 	}
-	in, err := viewPod(ctx, k.pod)
+	in, err := k.viewPod(ctx)
 	if err != nil {
 		return plan.Facts{}, classify("read facts of", k.path, err)
 	}
-	facts.Pod = k.podFacts(in, name)
+	facts.Pod = in.of(name)
 	return facts, nil
 }
 

@@ -55,12 +55,12 @@ func (k *Kernel) Facts(ctx context.Context, req conf.Request) ([]plan.RailFacts,
 	if req.Mode == conf.L2 && !req.LinkInContainer {
 		k.keepModes(ctx, rails)
 	}
-	in, err := viewPod(ctx, k.pod)
+	in, err := k.viewPod(ctx)
 	if err != nil {
 		return nil, classify(action, k.path, err)
 	}
 	for i, one := range req.Rails {
-		rails[i].Pod = k.podFacts(in, one.IfName)
+		rails[i].Pod = in.of(one.IfName)
 	}
 	return rails, nil
 }
@@ -122,14 +122,6 @@ func unique(as []rtnl.Address) []netip.Addr {
 	}
 	slices.SortFunc(out, netip.Addr.Compare)
 	return slices.Compact(out)
-}
-
-// podFacts returns what a plan for an interface of that name needs to know of
-// the pod.
-func (k *Kernel) podFacts(in podView, name conf.LinkName) plan.PodFacts {
-	f := in.of(name)
-	f.Netns, f.IPv6 = k.ID(), hasIPv6()
-	return f
 }
 
 // HostFacts returns what Facts would return for a pod with a new, empty
@@ -236,26 +228,28 @@ type podView struct {
 	facts plan.PodFacts // the facts that do not depend on the interface
 }
 
-// viewPod reads the links, routes and rules of a namespace, with one dump each.
-// Its errors are those of c.
-func viewPod(ctx context.Context, c *rtnl.Conn) (podView, error) {
-	links, err := c.Links(ctx)
+// viewPod reads the links, routes and rules of the pod, with one dump each. Its errors are
+// those of rtnl.Conn.
+func (k *Kernel) viewPod(ctx context.Context) (podView, error) {
+	links, err := k.pod.Links(ctx)
 	if err != nil {
 		return podView{}, err
 	}
-	routes, err := c.Routes(ctx)
+	routes, err := k.pod.Routes(ctx)
 	if err != nil {
 		return podView{}, err
 	}
-	rules, err := c.Rules(ctx, unix.AF_UNSPEC)
+	rules, err := k.pod.Rules(ctx, unix.AF_UNSPEC)
 	if err != nil {
 		return podView{}, err
 	}
-	return podView{links, plan.PodFacts{Tables: tablesOf(routes, rules), Rules: foreignRules(rules), Defaults: defaultsOf(routes, links)}}, nil
+	return podView{links, plan.PodFacts{
+		Netns: k.ID(), IPv6: hasIPv6(), Tables: tablesOf(routes, rules), Rules: foreignRules(rules), Defaults: defaultsOf(routes, links),
+	}}, nil
 }
 
 // of returns what a plan for an interface of that name needs to know of the
-// pod, except Netns and IPv6. The facts of all names share their slices.
+// pod. The facts of all names share their slices.
 func (p podView) of(name conf.LinkName) plan.PodFacts {
 	f := p.facts
 	f.Taken = slices.ContainsFunc(p.links, func(l rtnl.Link) bool { return l.Has(string(name)) })
