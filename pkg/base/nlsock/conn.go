@@ -6,8 +6,7 @@
 // kernel's own error messages.
 //
 // It knows no message of any protocol and returns the kernel's errno unchanged: rtnl
-// and nldev, above it, know what messages mean. Read this file first; listen.go has what
-// the kernel tells without a question.
+// and nldev, above it, know what messages mean. Everything is in this file.
 package nlsock
 
 import (

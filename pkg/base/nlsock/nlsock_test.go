@@ -8,7 +8,6 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
-	"os"
 	"slices"
 	"syscall"
 	"testing"
@@ -109,24 +108,4 @@ func FuzzAttributes(f *testing.F) {
 			r.add(syscall.NetlinkMessage{Header: syscall.NlMsghdr{Type: typ, Flags: unix.NLM_F_ACK_TLVS | unix.NLM_F_CAPPED}, Data: b})
 		}
 	})
-}
-
-func TestNextEndsWhenTheListenerIsClosed(t *testing.T) {
-	t.Parallel()
-	l, err := Listen(unix.NETLINK_ROUTE, unix.RTNLGRP_LINK)
-	if err != nil {
-		t.Fatal(err)
-	}
-	waits := make(chan error)
-	go func() {
-		_, _, err := l.Next()
-		waits <- err
-	}()
-	l.Close()
-	_, _, after := l.Next()
-	for _, err := range []error{<-waits, after} {
-		if !errors.Is(err, os.ErrClosed) {
-			t.Errorf("Next: %v, want os.ErrClosed", err)
-		}
-	}
 }

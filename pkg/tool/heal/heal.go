@@ -7,8 +7,8 @@
 // told of a change in the pod or of one of its NICs, and at all of them every few minutes.
 // It keeps no state on disk, so it may be killed at any time. It knows no cluster: what it
 // did is in the file of the calls, where the agent and rocectl read it. Read this file for
-// when something is done, attachment.go for what is known of one attachment, and watch.go
-// for what is heard.
+// when something is done, attachment.go for what is known of one attachment, watch.go
+// and listen.go for what is heard.
 package heal
 
 import (

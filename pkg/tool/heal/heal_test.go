@@ -19,7 +19,6 @@ import (
 	"github.com/roce-cni/roce-cni/pkg/plugin/attach"
 	"github.com/roce-cni/roce-cni/pkg/plugin/calls"
 	"github.com/roce-cni/roce-cni/pkg/plugin/conf"
-	"github.com/roce-cni/roce-cni/pkg/plugin/kernel/rtnl"
 	"github.com/roce-cni/roce-cni/pkg/plugin/plan"
 	"github.com/roce-cni/roce-cni/pkg/plugin/record"
 )
@@ -71,7 +70,7 @@ func (m *machine) Clear(context.Context, attach.Remade) error { return nil }
 func (m *machine) now() time.Duration                         { return time.Since(m.began) }
 func (m *machine) damage(at conf.Attachment)                  { m.mu.Lock(); m.damaged[at] = true; m.mu.Unlock() }
 
-func (m *machine) tells(at conf.Attachment) { m.Note(Event{Changed: rtnl.Changed{NSID: nsidOf(at)}}) }
+func (m *machine) tells(at conf.Attachment) { m.Note(Event{NSID: numberOf(at)}) }
 
 func (m *machine) said(t *testing.T) (all []calls.Call) {
 	all, _, err := m.Calls.After("")
@@ -89,7 +88,7 @@ func container(i int) conf.Attachment {
 	return conf.Attachment{ContainerID: conf.ContainerID(fmt.Sprintf("c%03d", i)), IfName: "net1"}
 }
 
-func nsidOf(at conf.Attachment) (n int32) {
+func numberOf(at conf.Attachment) (n int32) {
 	_, _ = fmt.Sscanf(string(at.ContainerID), "c%d", &n)
 	return n
 }
@@ -204,7 +203,7 @@ func TestAnErrorOfANICIsToldOnceAndEndsWithTheNIC(t *testing.T) {
 		m.mu.Lock()
 		m.nic = nil
 		m.mu.Unlock()
-		m.Note(Event{Changed: rtnl.Changed{NSID: own, Link: "r0"}})
+		m.Note(Event{NSID: own, Link: "r0"})
 		time.Sleep(time.Second)
 		synctest.Wait()
 		if len(m.damaged) > 0 {
@@ -226,7 +225,7 @@ func TestLinksThatFlapAreNotLookedAtAllTheTime(t *testing.T) {
 			m.tells(container(0))
 			before := m.looks
 			for range 10 * 60 * 10 {
-				m.Note(Event{Changed: rtnl.Changed{NSID: own, Link: "r0"}})
+				m.Note(Event{NSID: own, Link: "r0"})
 				time.Sleep(100 * time.Millisecond)
 			}
 			synctest.Wait()

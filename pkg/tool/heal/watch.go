@@ -16,29 +16,25 @@ import (
 
 	"github.com/roce-cni/roce-cni/pkg/base/cnierr"
 	"github.com/roce-cni/roce-cni/pkg/base/netns"
-	"github.com/roce-cni/roce-cni/pkg/base/nlsock"
 	"github.com/roce-cni/roce-cni/pkg/plugin/calls"
 	"github.com/roce-cni/roce-cni/pkg/plugin/kernel/rtnl"
-	"github.com/roce-cni/roce-cni/pkg/plugin/rdma/nldev"
 )
-
-// own is the number of the node's own namespace.
-const own = nlsock.OwnNSID
 
 // Event is a change that the kernel told: of a link, of something else in a namespace, or of
 // an RDMA device. Unknown says that messages were lost.
 type Event struct {
-	rtnl.Changed
+	NSID          int32  // the number of the namespace, for the node's own one -1
+	Link          string // the name of a link, "" for everything else
+	Gone          bool   // it was removed
 	RDMA, Unknown bool
 }
 
 // Watcher hears the changes of a node. One socket hears all namespaces, and keeps none of
 // them: the RDMA device of a pod comes back when its namespace ends.
 type Watcher struct {
-	conn    *rtnl.Conn
-	changes rtnl.Listener
-	rdma    *nlsock.Listener // nil: this kernel tells nothing about RDMA devices
-	calls   *os.File
+	conn          *rtnl.Conn
+	network, rdma *listener // rdma is nil if this kernel tells nothing about RDMA devices
+	calls         *os.File
 }
 
 // Watch opens the sockets, in the namespace of the calling thread. It needs CAP_NET_ADMIN and
@@ -54,10 +50,10 @@ func Watch(file calls.File) (w *Watcher, err error) {
 	if w.conn, err = rtnl.Dial(); err != nil {
 		return w, err
 	}
-	if w.changes, err = rtnl.Listen(); err != nil {
+	if w.network, err = listenNetwork(); err != nil {
 		return w, err
 	}
-	if w.rdma, err = nldev.Listen(); err != nil && !errors.Is(err, unix.EINVAL) && !errors.Is(err, unix.EPROTONOSUPPORT) {
+	if w.rdma, err = listenRDMA(); err != nil && !errors.Is(err, unix.EINVAL) && !errors.Is(err, unix.EPROTONOSUPPORT) {
 		return w, err
 	}
 	w.calls, err = watch(file.Dir)
@@ -69,11 +65,8 @@ func (w *Watcher) Close() {
 	if w.conn != nil {
 		w.conn.Close()
 	}
-	for _, l := range []*nlsock.Listener{w.changes.Listener, w.rdma} {
-		if l != nil {
-			l.Close()
-		}
-	}
+	w.network.close()
+	w.rdma.close()
 	if w.calls != nil {
 		_ = w.calls.Close()
 	}
@@ -94,7 +87,7 @@ func (w *Watcher) Run(ctx context.Context, h *Healer) {
 	var all sync.WaitGroup
 	all.Go(func() {
 		for {
-			changes, err := w.changes.Next()
+			nsid, msgs, err := w.network.next()
 			if errors.Is(err, os.ErrClosed) {
 				return
 			}
@@ -102,15 +95,15 @@ func (w *Watcher) Run(ctx context.Context, h *Healer) {
 				h.Note(Event{Unknown: true})
 				continue
 			}
-			for _, c := range changes {
-				h.Note(Event{Changed: c})
+			for _, m := range msgs {
+				h.Note(changeOf(nsid, m))
 			}
 		}
 	})
 	if w.rdma != nil {
 		all.Go(func() {
 			for {
-				if _, _, err := w.rdma.Next(); errors.Is(err, os.ErrClosed) {
+				if _, _, err := w.rdma.next(); errors.Is(err, os.ErrClosed) {
 					return
 				}
 				h.Note(Event{RDMA: true})
