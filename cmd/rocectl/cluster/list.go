@@ -121,6 +121,8 @@ func poolState(p *kube.RailPool) string {
 		return valid.Message
 	case attention != nil && attention.Status == "True":
 		return "look at it: " + attention.Message
+	case p.Status.Size == 0 && p.Spec.RackLabel != "":
+		return "no node that it selects has a rack in its label " + p.Spec.RackLabel
 	case p.Status.Free == 0:
 		return "full"
 	}

@@ -18,7 +18,7 @@ import (
 	"github.com/roce-cni/roce-cni/pkg/cluster/kube"
 )
 
-// aState has a valid pool and a faulty one. One node with blocks exists, another does not.
+// aState has a valid pool, a faulty one, and one without nodes. One node with blocks exists, another does not.
 func aState() state {
 	var s state
 	compute := kube.RailPool{ObjectMeta: metav1.ObjectMeta{Name: "compute"}}
@@ -26,7 +26,9 @@ func aState() state {
 	compute.Status = kube.PoolStatus{Blocks: 1024, Claimed: 2, Used: 3, Free: 16381, Conditions: []metav1.Condition{{Type: kube.ValidCondition, Status: metav1.ConditionTrue}}}
 	wrong := kube.RailPool{ObjectMeta: metav1.ObjectMeta{Name: "wrong"}}
 	wrong.Status.Conditions = []metav1.Condition{{Type: kube.ValidCondition, Status: metav1.ConditionFalse, Message: "subnet\x1b[2J overlaps"}}
-	s.pools = []kube.RailPool{compute, wrong, {ObjectMeta: metav1.ObjectMeta{Name: "young"}}}
+	racks := kube.RailPool{ObjectMeta: metav1.ObjectMeta{Name: "racks"}, Spec: block.PoolSpec{RackLabel: "example.org/rack"}}
+	racks.Status.Conditions = compute.Status.Conditions
+	s.pools = []kube.RailPool{compute, wrong, {ObjectMeta: metav1.ObjectMeta{Name: "young"}}, racks}
 	for i, node := range []string{"gpu-07", "old"} {
 		b := kube.RailBlock{ObjectMeta: metav1.ObjectMeta{Name: []string{"compute-1027", "compute-1033"}[i]}}
 		b.Spec = block.Spec{Pool: "compute", Index: []int{1027, 1033}[i], Size: 16, Owner: block.Owner{NodeName: node}}
@@ -48,6 +50,7 @@ POOL     BLOCKS  CLAIMED  USED  FREE   STATE
 compute  1024    2        3     16381  ok
 wrong    0       0        0     0      subnet?[2J overlaps
 young    0       0        0     0      not seen by the reaper yet: kubectl -n roce-cni get pods
+racks    0       0        0     0      no node that it selects has a rack in its label example.org/rack
 `},
 		"blocks": {printBlocks, `
 BLOCK         NODE    FIRST RAIL               SIZE  USED  FREE  CONFIRMED
