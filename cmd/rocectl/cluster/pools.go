@@ -67,8 +67,7 @@ func (v watcher) watch(ctx context.Context, see func(agent.View)) error {
 	}); err != nil {
 		return err
 	}
-	if _, err := pools.AddEventHandler(handler(func() {
-		says.note(nil)
+	if _, err := pools.AddEventHandler(handler(func() { says.note(nil) }, func() {
 		select {
 		case changed <- struct{}{}:
 		default: // it is due already
@@ -180,14 +179,15 @@ func (v watcher) of(pools cache.Store, node kube.Node) agent.View {
 	return out
 }
 
-// handler calls changed when a pool is created or deleted, or when its spec changes.
-// It ignores the status: that is for people and changes often, and every node would
-// look again.
-func handler(changed func()) cache.ResourceEventHandler {
+// handler calls heard for each event, of which a new list has one for each pool. It calls
+// changed when a pool is created or deleted, or when its spec changes. It ignores the
+// status: that is for people and changes often, and every node would look again.
+func handler(heard, changed func()) cache.ResourceEventHandler {
 	return cache.ResourceEventHandlerFuncs{
-		AddFunc:    func(any) { changed() },
-		DeleteFunc: func(any) { changed() },
+		AddFunc:    func(any) { heard(); changed() },
+		DeleteFunc: func(any) { heard(); changed() },
 		UpdateFunc: func(before, now any) {
+			heard()
 			a, ok := before.(*kube.RailPool)
 			b, too := now.(*kube.RailPool)
 			if !ok || !too || a.Generation != b.Generation || a.UID != b.UID || !slices.Equal(a.Finalizers, b.Finalizers) {

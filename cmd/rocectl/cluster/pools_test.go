@@ -4,6 +4,7 @@
 package cluster
 
 import (
+	"bufio"
 	"bytes"
 	"context"
 	"errors"
@@ -12,6 +13,7 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -132,5 +134,50 @@ func TestTheErrorSaysWhyTheFirstAnswerDoesNotCome(t *testing.T) {
 		if !errors.Is(err, context.Canceled) || !strings.Contains(log.String(), want) {
 			t.Errorf("%s: %v, and the log is\n%s", host, err, log.String())
 		}
+	}
+}
+
+// TestAWatchThatWorksAgainIsToldThoughNoPoolHasChanged: otherwise the next error would not be
+// in the log.
+func TestAWatchThatWorksAgainIsToldThoughNoPoolHasChanged(t *testing.T) {
+	t.Parallel()
+	var refused atomic.Bool
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		w.Header().Set("Content-Type", "application/json")
+		switch q := r.URL.Query(); {
+		case strings.HasSuffix(r.URL.Path, "/nodes/n1"):
+			_, _ = io.WriteString(w, `{"metadata": {"name": "n1"}}`)
+		case !q.Has("watch"):
+			_, _ = io.WriteString(w, `{"apiVersion": "roce-cni.io/v1alpha1", "kind": "RailPoolList", "metadata": {"resourceVersion": "7"},
+				"items": [{"metadata": {"name": "p", "uid": "u", "resourceVersion": "5"}}]}`)
+		case q.Has("sendInitialEvents") || refused.CompareAndSwap(false, true):
+			w.WriteHeader(http.StatusForbidden)
+		default:
+			<-r.Context().Done()
+		}
+	}))
+	t.Cleanup(server.Close)
+	api, err := kube.Open(&rest.Config{Host: server.URL}, time.Now)
+	if err != nil {
+		t.Fatal(err)
+	}
+	lines, log := io.Pipe()
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	ended := make(chan struct{})
+	go func() {
+		defer close(ended)
+		_ = watcher{api, "n1", slog.New(slog.NewTextHandler(log, nil))}.watch(ctx, func(agent.View) {}) // the context's error
+		_ = log.Close()
+	}()
+	var got []string
+	for all := bufio.NewScanner(lines); all.Scan(); {
+		if got = append(got, all.Text()); strings.Contains(all.Text(), "solved: the RailPools cannot be watched") {
+			cancel()
+		}
+	}
+	cancel()
+	<-ended
+	if len(got) < 2 || !strings.Contains(got[0], "level=WARN") || !strings.Contains(got[1], "solved: ") {
+		t.Errorf("the log is\n%s", strings.Join(got, "\n"))
 	}
 }
