@@ -96,8 +96,8 @@ func TestAReportIsWrittenOnlyWhenItHasChanged(t *testing.T) {
 		{port: down, answer: errors.New("refused"), wait: time.Minute, sent: "ACTIVE DOWN "},
 		{port: down, wait: 10 * time.Minute, sent: "ACTIVE DOWN "}, // it waits
 		{port: down, wait: time.Minute, sent: "ACTIVE DOWN DOWN "},
-		{port: down, wait: 2 * time.Hour, sent: "ACTIVE DOWN DOWN "},
-		{port: down, wait: time.Minute, sent: "ACTIVE DOWN DOWN DOWN "}, // in case that it was deleted
+		{port: down, wait: 13 * time.Minute, sent: "ACTIVE DOWN DOWN "},
+		{port: down, wait: time.Minute, sent: "ACTIVE DOWN DOWN DOWN "}, // in case that it was deleted, as with its Node
 		{port: down, wait: time.Minute, sent: "ACTIVE DOWN DOWN DOWN "},
 	}
 	at, sent := 0, ""

@@ -21,9 +21,9 @@ import (
 )
 
 const (
-	// reportAgain is how often a report is sent that has not changed. The API server then
-	// writes nothing, unless the report was deleted.
-	reportAgain = time.Hour
+	// reportAgain is how often a report is sent that has not changed: the reaper sees that the
+	// agent lives, and a report that was deleted with its Node comes back with the Node.
+	reportAgain = 10 * time.Minute
 	// secondLook is how soon the second look comes, so that a node reports some seconds after
 	// its agent starts.
 	secondLook = 5 * time.Second
