@@ -37,9 +37,11 @@ import (
 func Commands() []*cobra.Command { return []*cobra.Command{gcCommand(), installCommand()} }
 
 // NodeCommands returns the others. stateDir returns the state folder of the node, and is called
-// when a command needs it.
-func NodeCommands(stateDir func() (string, error)) []*cobra.Command {
-	return []*cobra.Command{agentCommand(stateDir), uninstallCommand(stateDir)}
+// when a command needs it. mustExist refuses a folder that the user names and that is missing.
+func NodeCommands(stateDir func() (string, error), mustExist func(*cobra.Command, []string) error) []*cobra.Command {
+	uninstall := uninstallCommand(stateDir)
+	uninstall.PreRunE = mustExist
+	return []*cobra.Command{agentCommand(stateDir), uninstall}
 }
 
 // service returns what a command needs that runs for ever: a context that ends with

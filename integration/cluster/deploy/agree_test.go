@@ -133,7 +133,7 @@ func TestTheProgramsHaveTheCommandsOfThePods(t *testing.T) {
 	t.Parallel()
 	for _, c := range containers(t) {
 		known := false
-		for _, cmd := range append(cluster.NodeCommands(nil), cluster.Commands()...) {
+		for _, cmd := range append(cluster.NodeCommands(nil, nil), cluster.Commands()...) {
 			if cmd.Name() != c.Args[0] {
 				continue
 			}
