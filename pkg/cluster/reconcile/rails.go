@@ -16,8 +16,8 @@ import (
 	"github.com/roce-cni/roce-cni/pkg/cluster/fleet"
 )
 
-// Report is what a node reports of its rails. Its agent writes one each hour, and each has
-// another version.
+// Report is what a node reports of its rails. Its agent writes one every ten minutes, and
+// each has another version.
 type Report struct {
 	Node, Version string
 	fleet.Report
