@@ -118,7 +118,7 @@ func (k *poolController) step(ctx context.Context) bool {
 		return k.assert(ctx)
 	case k.short() && k.claiming.Over(now):
 		return k.claim(ctx)
-	case k.selected && k.fault == nil && k.releasing.Over(now):
+	case k.releasing.Over(now):
 		k.trim(ctx)
 	case k.reporting.Over(now):
 		k.report(ctx)

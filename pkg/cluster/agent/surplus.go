@@ -49,14 +49,17 @@ func without(blocks []block.Block, name string) []block.Block {
 }
 
 // trim gives back a block that the node does not need: first it takes the block out of
-// the node file, and after linger it deletes the block, unless pods need it meanwhile.
+// the node file, and after linger it deletes the block, unless pods need it meanwhile. A node
+// that may claim nothing keeps all of its blocks.
 func (k *poolController) trim(ctx context.Context) {
 	k.releasing.OK(k.agent.clock, trimEvery)
 	k.noteEmpty()
+	claims := k.selected && k.fault == nil
 	switch l := k.leaving; {
-	case l == nil:
+	case l == nil && claims:
 		k.beginLeaving()
-	case !l.asked && !k.surplus(l.Block):
+	case l == nil:
+	case !l.asked && (!claims || !k.surplus(l.Block)):
 		k.putBack()
 	case k.Now()-l.since >= linger:
 		k.leave(ctx, l)

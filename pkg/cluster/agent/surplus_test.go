@@ -13,6 +13,7 @@ import (
 	"github.com/roce-cni/roce-cni/pkg/cluster/agent"
 	"github.com/roce-cni/roce-cni/pkg/cluster/block"
 	"github.com/roce-cni/roce-cni/pkg/cluster/block/blocktest"
+	"github.com/roce-cni/roce-cni/pkg/plugin/nodefile"
 )
 
 // ends releases the addresses of the containers first to last.
@@ -80,25 +81,45 @@ func TestBlocksThatPodsNeedStay(t *testing.T) {
 	})
 }
 
+// leaving returns a node with two blocks, of which one has just been taken out of the node
+// file, and the file as it was before.
+func leaving(t *testing.T) (n *node, before nodefile.File) {
+	t.Helper()
+	n = newCluster(compute(t)).node(t, "n1")
+	n.run()
+	n.mustLease("compute", 1, 14)
+	pass(2 * time.Second)
+	before = n.holds("compute", 2)
+	n.ends(1, 14)
+	n.idle(time.Hour)
+	for range 140 {
+		pass(10 * time.Second)
+		if f, err := n.files().Read("compute"); err == nil && fmt.Sprint(f) != fmt.Sprint(before) {
+			break
+		}
+	}
+	n.holds("compute", 1)
+	return n, before
+}
+
+// TestABlockStaysWhenThePoolSelectsTheNodeNoMore: such a node keeps what it has, and has no
+// other block to claim.
+func TestABlockStaysWhenThePoolSelectsTheNodeNoMore(t *testing.T) {
+	hours(t)
+	bubble(t, func(t *testing.T) {
+		n, _ := leaving(t)
+		n.change(func(v *agent.View) { v.Pools[0].Spec.NodeSelector = map[string]string{"other": "nodes"} })
+		n.idle(10 * time.Minute)
+		n.owns(2)
+	})
+}
+
 // TestAPodThatComesWhileABlockLeavesIsNotHurt leases from a node file that was read before
 // the block was taken out of it.
 func TestAPodThatComesWhileABlockLeavesIsNotHurt(t *testing.T) {
 	hours(t)
 	bubble(t, func(t *testing.T) {
-		n := newCluster(compute(t)).node(t, "n1")
-		n.run()
-		n.mustLease("compute", 1, 14)
-		pass(2 * time.Second)
-		before := n.holds("compute", 2)
-		n.ends(1, 14)
-		n.idle(time.Hour)
-		for range 140 { // until the second block is out of the file
-			pass(10 * time.Second)
-			if f, err := n.files().Read("compute"); err == nil && fmt.Sprint(f) != fmt.Sprint(before) {
-				break
-			}
-		}
-		n.holds("compute", 1)
+		n, before := leaving(t)
 		for i := 101; i <= 120; i++ {
 			if err := n.leaseOf(before, fmt.Sprintf("c%d", i)); err != nil {
 				t.Fatal(err)
