@@ -32,7 +32,7 @@ func (k *Kernel) adoptFacts(ctx context.Context, req conf.Request) (plan.Facts, 
 	if err != nil {
 		return plan.Facts{}, classify(adopting, string(name), err, absent())
 	}
-	facts := plan.Facts{Adopted: &plan.Adopted{MAC: ethernet(l), MTU: l.MTU, NoARP: l.Flags&unix.IFF_NOARP != 0}}
+	facts := plan.Facts{Adopted: &plan.Adopted{MAC: parent.MAC(l), MTU: l.MTU, NoARP: l.Flags&unix.IFF_NOARP != 0}}
 	if req.RDMA.Mode != conf.RDMAOff {
 		host, err := k.pod.NSID(ctx, k.hostNS.FD())
 		if err == nil {
@@ -162,7 +162,7 @@ func (a adopt) look(ctx context.Context) (looks, error) {
 		return looks{}, err
 	}
 	var out looks
-	if mac := ethernet(l); mac != a.op.MAC {
+	if mac := parent.MAC(l); mac != a.op.MAC {
 		out.otherMAC = &ChangedError{Property: MAC, Want: a.op.MAC.String(), Got: mac.String()}
 	}
 	there, err := a.conn.Addresses(ctx, l.Index)

@@ -17,6 +17,7 @@ import (
 	"github.com/roce-cni/roce-cni/pkg/base/cnierr"
 	"github.com/roce-cni/roce-cni/pkg/base/shell"
 	"github.com/roce-cni/roce-cni/pkg/plugin/conf"
+	"github.com/roce-cni/roce-cni/pkg/plugin/kernel/parent"
 	"github.com/roce-cni/roce-cni/pkg/plugin/kernel/rtnl"
 	"github.com/roce-cni/roce-cni/pkg/plugin/plan"
 )
@@ -221,7 +222,7 @@ func (m child) owns(l rtnl.Link) bool {
 	if m.op.Mode == conf.L2 && l.Name != string(m.op.Name) && l.Name != m.nameAside() {
 		return false // all ipvlans of a NIC have its MAC
 	}
-	return !m.op.MAC.IsZero() && ethernet(l) == m.op.MAC && !strings.HasPrefix(l.Alias, plan.MarkPrefix)
+	return !m.op.MAC.IsZero() && parent.MAC(l) == m.op.MAC && !strings.HasPrefix(l.Alias, plan.MarkPrefix)
 }
 
 // isKind says whether a link is of the kind of ours. Without a mode, the record is lost.
@@ -241,7 +242,7 @@ func (m child) describe(l rtnl.Link) string {
 	if kind == "" {
 		kind = l.Encap()
 	}
-	s := fmt.Sprintf("a link of kind %s with address %s", kind, ethernet(l))
+	s := fmt.Sprintf("a link of kind %s with address %s", kind, parent.MAC(l))
 	if l.Alias != "" {
 		s += fmt.Sprintf(" and alias %q", l.Alias)
 	}
@@ -289,7 +290,7 @@ func (p parentage) named(m child) string {
 func (m child) parentIP(format string, args ...any) string {
 	ip := "ip"
 	if m.op.InPod {
-		ip = plan.IP(m.netnsName())
+		ip = plan.IP(plan.NetnsName(m.path))
 	}
 	return ip + " " + shell.Command(format, args...)
 }
@@ -333,7 +334,7 @@ func (r children) parents(ctx context.Context, action string) ([]parentage, erro
 func (m child) parentNow(ctx context.Context, c *rtnl.Conn, found rtnl.Named, action string) (rtnl.Link, error) {
 	want := m.op.NIC
 	is := func(l rtnl.Link) bool {
-		return want == plan.NIC{} || l.Index == want.Index || ethernet(l) == want.MAC
+		return want == plan.NIC{} || l.Index == want.Index || parent.MAC(l) == want.MAC
 	}
 	if found.Err == nil && is(found.Link) {
 		return found.Link, nil
@@ -342,7 +343,7 @@ func (m child) parentNow(ctx context.Context, c *rtnl.Conn, found rtnl.Named, ac
 		return rtnl.Link{}, classify(action, string(m.op.Parent), found.Err)
 	}
 	if want.Index != 0 {
-		if l, err := c.LinkByIndex(ctx, want.Index); err == nil && ethernet(l) == want.MAC {
+		if l, err := c.LinkByIndex(ctx, want.Index); err == nil && parent.MAC(l) == want.MAC {
 			return l, nil
 		}
 	}
@@ -350,7 +351,7 @@ func (m child) parentNow(ctx context.Context, c *rtnl.Conn, found rtnl.Named, ac
 		return rtnl.Link{}, cnierr.New(cnierr.BadParent, action, string(m.op.Parent), "ip link shows whether the master was renamed or removed", "%w", found.Err)
 	}
 	return rtnl.Link{}, cnierr.New(cnierr.BadParent, action, string(m.op.Parent), "delete the pod: its NIC was removed, or renamed and given another MAC",
-		"it is another NIC than in ADD: want MAC %s, got %s", want.MAC, ethernet(found.Link))
+		"it is another NIC than in ADD: want MAC %s, got %s", want.MAC, parent.MAC(found.Link))
 }
 
 // difference is one property of a link that is not as planned, and the commands
@@ -379,7 +380,7 @@ func (m child) differences(l rtnl.Link, p parentage) []difference {
 	set := m.ip("link set dev %s ", m.op.Name)
 	differ("alias", m.op.Mark, l.Alias, set+"alias "+m.op.Mark)
 	differ("mode", m.op.Mode, conf.Mode(l.Mode), set+"type "+m.op.Mode.Kind()+" mode "+string(m.op.Mode))
-	change(MAC, m.op.MAC.String(), ethernet(l).String(), set+"address "+m.op.MAC.String(), 0)
+	change(MAC, m.op.MAC.String(), parent.MAC(l).String(), set+"address "+m.op.MAC.String(), 0)
 	raise := 0
 	if l.MTU < m.op.MTU && m.op.MTU <= p.mtu {
 		raise = m.op.MTU
@@ -487,12 +488,4 @@ func (m child) refused(err error) error {
 		meaning{unix.EOPNOTSUPP, cnierr.Unsupported, "load the driver on the node: modprobe " + m.op.Mode.Kind()},
 		meaning{unix.EEXIST, cnierr.TryAgain, "another process made a link of the same name: " + cnierr.Again},
 	)
-}
-
-// ethernet returns the link's address, zero if it has no Ethernet address.
-func ethernet(l rtnl.Link) conf.MAC {
-	if len(l.Address) != len(conf.MAC{}) {
-		return conf.MAC{}
-	}
-	return conf.MAC(l.Address)
 }

@@ -185,14 +185,3 @@ func (k *Kernel) Check(ctx context.Context, run ...plan.Op) error {
 func damaged(action, subject string, fix []string, format string, args ...any) error {
 	return cnierr.New(cnierr.Damaged, action, subject, "restore it: "+strings.Join(fix, " && "), format, args...)
 }
-
-// netnsName returns the pod's namespace in the form that plan.Op's commands
-// take.
-func (k *Kernel) netnsName() string {
-	for _, dir := range []string{"/var/run/netns/", "/run/netns/"} {
-		if name, ok := strings.CutPrefix(k.path, dir); ok {
-			return name
-		}
-	}
-	return k.path
-}

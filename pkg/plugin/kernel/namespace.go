@@ -63,7 +63,7 @@ func (n namespace) enter(fn func() error) error {
 // redo returns the commands that do an operation by hand. before are the
 // commands that must run first, to remove what is in the way.
 func (n namespace) redo(k plan.Kind, before ...string) []string {
-	return append(before, plan.Op{Place: n.place, Kind: k}.Commands(n.netnsName())...)
+	return append(before, plan.Op{Place: n.place, Kind: k}.Commands(plan.NetnsName(n.path))...)
 }
 
 // ip returns an ip(8) command in the namespace.
@@ -72,7 +72,7 @@ func (n namespace) ip(format string, args ...any) string {
 	if n.place == plan.Host {
 		return "ip" + command
 	}
-	return plan.IP(n.netnsName()) + command
+	return plan.IP(plan.NetnsName(n.path)) + command
 }
 
 // procfs is where the processes of the node are.

@@ -14,6 +14,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/roce-cni/roce-cni/pkg/base/cnierr"
+	"github.com/roce-cni/roce-cni/pkg/plugin/kernel/parent"
 	"github.com/roce-cni/roce-cni/pkg/plugin/kernel/rtnl"
 	"github.com/roce-cni/roce-cni/pkg/plugin/plan"
 )
@@ -168,7 +169,7 @@ func (v veth) owns(l rtnl.Link) bool {
 	if l.Alias == v.op.Mark {
 		return true
 	}
-	return !v.op.MAC.IsZero() && ethernet(l) == v.op.MAC && !strings.HasPrefix(l.Alias, plan.MarkPrefix)
+	return !v.op.MAC.IsZero() && parent.MAC(l) == v.op.MAC && !strings.HasPrefix(l.Alias, plan.MarkPrefix)
 }
 
 // different says how a pair of ours is not as planned, "" if it is.
@@ -183,10 +184,10 @@ func (v veth) different(ctx context.Context, is rtnl.Link) (string, error) {
 		return fmt.Sprintf("%q in the pod is not the other end", v.op.PodEnd), nil
 	case is.Alias != v.op.Mark:
 		return fmt.Sprintf("want alias %s, got %q", v.op.Mark, is.Alias), nil
-	case ethernet(is) != v.op.MAC:
-		return fmt.Sprintf("want MAC %s, got %s", v.op.MAC, ethernet(is)), nil
-	case ethernet(pod) != v.op.PodMAC:
-		return fmt.Sprintf("want MAC %s in the pod, got %s", v.op.PodMAC, ethernet(pod)), nil
+	case parent.MAC(is) != v.op.MAC:
+		return fmt.Sprintf("want MAC %s, got %s", v.op.MAC, parent.MAC(is)), nil
+	case parent.MAC(pod) != v.op.PodMAC:
+		return fmt.Sprintf("want MAC %s in the pod, got %s", v.op.PodMAC, parent.MAC(pod)), nil
 	}
 	return "", nil
 }

@@ -153,6 +153,17 @@ func (n namespaces) run(format string, args ...any) string {
 	return Exec(n.pod) + " " + command
 }
 
+// NetnsName returns the name of the namespace at a path, in the form of Commands: its name in
+// /run/netns, or the path.
+func NetnsName(path string) string {
+	for _, folder := range []string{"/run/netns/", "/var/run/netns/"} {
+		if name, ok := strings.CutPrefix(path, folder); ok {
+			return name
+		}
+	}
+	return path
+}
+
 // IP returns how to call ip(8) for a namespace. netns is its name in /run/netns
 // or a path.
 func IP(netns string) string {

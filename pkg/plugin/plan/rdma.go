@@ -90,15 +90,11 @@ func (m Move) commands(in namespaces) []string {
 // name in /run/netns, also for one that begins with a slash (dev_set_netns of
 // iproute2).
 func rdmaNetns(netns string) string {
-	for _, folder := range []string{"/run/netns/", "/var/run/netns/"} {
-		if name, ok := strings.CutPrefix(netns, folder); ok {
-			return name
-		}
+	name := NetnsName(netns)
+	if strings.HasPrefix(name, "/") {
+		return "../.." + name
 	}
-	if strings.HasPrefix(netns, "/") {
-		return "../.." + netns
-	}
-	return netns
+	return name
 }
 
 // Port checks that the port can carry RoCE traffic: the device is where the pod

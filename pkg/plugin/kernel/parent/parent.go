@@ -169,7 +169,7 @@ func (s search) use(ctx context.Context, l rtnl.Link, req conf.Request) (plan.Li
 	if err := ready(l, req.MTU); err != nil {
 		return plan.Link{}, err
 	}
-	out := plan.Link{Name: conf.LinkName(l.Name), Index: l.Index, MAC: ethernet(l), MTU: l.MTU, Addrs: own(s.addrs[l.Index])}
+	out := plan.Link{Name: conf.LinkName(l.Name), Index: l.Index, MAC: MAC(l), MTU: l.MTU, Addrs: own(s.addrs[l.Index])}
 	if req.RDMA.Mode != conf.RDMAOff { // only RDMA needs the layers
 		var err error
 		if out.Layers, err = Layers(ctx, s, l); err != nil {

@@ -158,7 +158,7 @@ func Carrier(ctx context.Context, p Pod, l rtnl.Link, device string) (plan.Link,
 	if device == "" && inPod && (l.Bus == "pci" || l.Bus == "auxiliary") {
 		device = l.Dev
 	}
-	return plan.Link{Name: conf.LinkName(l.Name), MAC: ethernet(l), MTU: l.MTU, Layers: layers, Device: device, InPod: inPod}, nil
+	return plan.Link{Name: conf.LinkName(l.Name), MAC: MAC(l), MTU: l.MTU, Layers: layers, Device: device, InPod: inPod}, nil
 }
 
 // maxStack bounds a walk down links that can change at the same time
@@ -171,8 +171,8 @@ func child(l rtnl.Link) bool {
 	return slices.Contains([]string{"macvlan", "macvtap", "ipvlan", "ipvtap", "vlan"}, l.Kind)
 }
 
-// ethernet returns the link's address, zero if it has no Ethernet address.
-func ethernet(l rtnl.Link) conf.MAC {
+// MAC returns the address of a link, zero if it has no Ethernet address.
+func MAC(l rtnl.Link) conf.MAC {
 	if len(l.Address) != len(conf.MAC{}) {
 		return conf.MAC{}
 	}

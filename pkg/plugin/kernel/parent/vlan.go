@@ -84,7 +84,7 @@ func (s search) vlan(req conf.Request, nic plan.Link, is rtnl.Link) (plan.Link, 
 		return plan.Link{}, err
 	}
 	out.VLAN.Foreign = !ours(is) || is.Name != string(out.VLAN.Name())
-	out.Name, out.Index, out.MAC, out.MTU, out.Addrs = conf.LinkName(is.Name), is.Index, ethernet(is), is.MTU, own(s.addrs[is.Index])
+	out.Name, out.Index, out.MAC, out.MTU, out.Addrs = conf.LinkName(is.Name), is.Index, MAC(is), is.MTU, own(s.addrs[is.Index])
 	if nic.Layers != nil {
 		out.Layers = append([][]int32{{is.Index}}, nic.Layers...)
 	}
