@@ -6,10 +6,10 @@
 // rocectl agent writes them, and the plugins read them in ADD.
 //
 // It does not know Kubernetes, and not how the node got the addresses. A reader never
-// sees a part of a file. It uses package block, and returns subnets in the form of
-// ipam.subnets in package conf. Read this file first. form.go has the format
-// and the agent's side, services.go the CIDRs of Services, and sticky.go the request for
-// sticky addresses, which goes over a socket of the agent.
+// sees a part of a file. It returns subnets in the form of ipam.subnets in package conf.
+// Read this file first. form.go has the format and the agent's side, services.go the CIDRs
+// of Services, and sticky.go the request for sticky addresses, which goes over a socket of
+// the agent.
 package nodefile
 
 import (

@@ -6,7 +6,7 @@
 //
 // It reads and writes Ethernet frames and changes nothing: no address, no neighbour
 // entry, no route. It never acts in the ambient namespace. It stands beside kernel as
-// an executor of operations: apply passes it plan.Conflict, plan.Gateway and
+// an executor of operations: attach passes it plan.Conflict, plan.Gateway and
 // plan.Announce. Read conflict.go first for what counts as a conflict, then query.go
 // for the window in which all addresses are probed at once. wire.go has the sockets
 // and ARP, neighbour.go the packets of IPv6.
