@@ -4,9 +4,12 @@
 package attach_test
 
 import (
+	"context"
+	"errors"
 	"fmt"
 	"net/netip"
 	"slices"
+	"strings"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
@@ -112,5 +115,32 @@ func TestRepairSetsAnAddressAlsoIfItsIndexIsTaken(t *testing.T) {
 				t.Errorf("%d entries of fillers, %d before", n, fillers)
 			}
 		})
+	}
+}
+
+// TestARepairThatIsStoppedLeavesNoAddressOff is stopped when the alignment has taken off the
+// address that the repair has set.
+func TestARepairThatIsStoppedLeavesNoAddressOff(t *testing.T) {
+	t.Parallel()
+	w := history(t, `"equal"`, 1)
+	pod := w.fake.String()
+	w.lose("net1", "0.0.0.0/0")
+	stopped, stop := context.WithCancel(t.Context())
+	defer stop()
+	set, off := false, false
+	w.before = func(_ plan.Op, undo bool) error {
+		if off {
+			stop()
+		}
+		set, off = set || !undo, set && undo
+		return nil
+	}
+	_, err := w.node().Repair(stopped, c1)
+	if !errors.Is(err, context.Canceled) {
+		t.Fatalf("got %v, want that it was stopped", err)
+	}
+	others := func(line string) bool { return !strings.Contains(line, "addr ") }
+	if diff := cmp.Diff(slices.DeleteFunc(lines(pod), others), slices.DeleteFunc(lines(w.fake.String()), others)); diff != "" {
+		t.Errorf("the addresses after Repair (-want +got):\n%s", diff)
 	}
 }

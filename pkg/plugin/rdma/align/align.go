@@ -238,6 +238,7 @@ func (a Aligner) restore(ctx context.Context, rails []*rail) error {
 		if code := cnierr.CodeOf(err); code == cnierr.NoGID || code == cnierr.NoRDMA {
 			err = nil
 		}
+		ctx := context.WithoutCancel(ctx)
 		errs = append(errs, err, a.unset(ctx, []*rail{f}), a.Pod.Kernel.Do(ctx, f.set(0)...))
 	}
 	return errors.Join(errs...)
