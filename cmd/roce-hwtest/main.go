@@ -175,7 +175,7 @@ func (f flags) run(cmd *cobra.Command) error {
 	if err := f.contradictory(); err != nil {
 		return err
 	}
-	file, err := trusted.Output(f.out, 0o600) // a run of minutes is lost without it
+	file, err := report.Output(f.out, 0o600) // a run of minutes is lost without it
 	if err != nil {
 		return cnierr.New(cnierr.IO, "make", f.out, "name a file that can be written: --out", "%w", err)
 	}
@@ -221,7 +221,7 @@ func (f flags) run(cmd *cobra.Command) error {
 }
 
 // finish keeps the file, if it can be written, and returns the error of the run or of the file.
-func (f flags) finish(out io.Writer, file trusted.Report, r hwtest.Results, rec recording.Recording, err error) error {
+func (f flags) finish(out io.Writer, file report.File, r hwtest.Results, rec recording.Recording, err error) error {
 	lost := f.write(out, file, r, rec)
 	if lost == nil {
 		lost = file.Keep()

@@ -21,7 +21,6 @@ import (
 
 	"github.com/roce-cni/roce-cni/cmd/internal/cli"
 	"github.com/roce-cni/roce-cni/pkg/base/cnierr"
-	"github.com/roce-cni/roce-cni/pkg/base/trusted"
 	"github.com/roce-cni/roce-cni/pkg/plugin/record"
 	"github.com/roce-cni/roce-cni/pkg/tool/doctor"
 	"github.com/roce-cni/roce-cni/pkg/tool/redact"
@@ -266,7 +265,7 @@ func last(path string, limit int64) (b []byte, whole bool, err error) {
 
 // write writes the files of a bundle.
 func write(path string, entries []entry, r *redact.Redactor) error {
-	file, err := trusted.Output(path, 0o600)
+	file, err := report.Output(path, 0o600)
 	if err != nil {
 		return err
 	}

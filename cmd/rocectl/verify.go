@@ -22,7 +22,6 @@ import (
 	"github.com/roce-cni/roce-cni/cmd/internal/cli"
 	"github.com/roce-cni/roce-cni/cmd/internal/podenv"
 	"github.com/roce-cni/roce-cni/pkg/base/cnierr"
-	"github.com/roce-cni/roce-cni/pkg/base/trusted"
 	"github.com/roce-cni/roce-cni/pkg/plugin/conf"
 	"github.com/roce-cni/roce-cni/pkg/plugin/kernel"
 	"github.com/roce-cni/roce-cni/pkg/tool/gids"
@@ -331,7 +330,7 @@ func progress(w io.Writer) func(round, of int) {
 func (f *verifyFlags) tell(cmd *cobra.Command, test func() (verify.Report, error)) error {
 	write := func(verify.Report) error { return nil }
 	if f.page != "" {
-		file, err := trusted.Output(f.page, 0o644)
+		file, err := report.Output(f.page, 0o644)
 		if err != nil {
 			return f.pageFailed(err)
 		}

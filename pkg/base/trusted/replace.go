@@ -96,30 +96,3 @@ func MakeFolder(path string, mode fs.FileMode) error {
 	}
 	return unix.Close(fd)
 }
-
-// Report is a file that a user has named, and that is not there before it is complete.
-type Report struct {
-	*os.File
-	path string
-}
-
-// Output makes a report. It is a new file, and no file that is there is written to: root
-// may write to /tmp, where another user can make the file first, to read it. Only a
-// regular file is replaced: ErrIrregular.
-func Output(path string, mode fs.FileMode) (Report, error) {
-	if info, err := os.Lstat(path); err == nil && !info.Mode().IsRegular() {
-		return Report{}, &fs.PathError{Op: "create", Path: path, Err: ErrIrregular}
-	}
-	f, err := Fresh(path, mode)
-	return Report{f, path}, err
-}
-
-// Keep closes a report that is complete, and gives it its name.
-func (r Report) Keep() error { return errors.Join(r.Close(), os.Rename(r.Name(), r.path)) }
-
-// Discard closes and removes a report that is not complete. After Keep it does nothing.
-func (r Report) Discard() {
-	if r.Close() == nil {
-		_ = os.Remove(r.Name())
-	}
-}

@@ -6,7 +6,6 @@ package trusted
 import (
 	"bytes"
 	"errors"
-	"io"
 	"io/fs"
 	"os"
 	"path/filepath"
@@ -107,43 +106,5 @@ func TestOtherNamesAreOfFilesThatAreComplete(t *testing.T) {
 		if IsFresh(name) != want {
 			t.Errorf("%q: %t", name, !want)
 		}
-	}
-}
-
-func TestAReportIsWrittenIntoNoFileOfAnotherUser(t *testing.T) {
-	t.Parallel()
-	dir := t.TempDir()
-	path, link, fifo := filepath.Join(dir, "report"), filepath.Join(dir, "link"), filepath.Join(dir, "fifo")
-	others := write(t, path, "others")
-	must(t, errors.Join(os.Symlink(others, link), unix.Mkfifo(fifo, 0o666)))
-	for _, irregular := range []string{link, fifo, "/dev/null", dir} {
-		if _, err := Output(irregular, 0o600); !errors.Is(err, ErrIrregular) {
-			t.Errorf("%s: %v", irregular, err)
-		}
-	}
-	before, err := os.Open(others)
-	must(t, err)
-	defer before.Close()
-	for range 2 {
-		r, err := Output(path, 0o600)
-		must(t, err)
-		_, err = r.WriteString("report")
-		must(t, errors.Join(err, r.Keep()))
-		r.Discard()
-	}
-	if b, err := io.ReadAll(before); err != nil || string(b) != "others" {
-		t.Errorf("the file of another user: %q, %v", b, err)
-	}
-	if b, err := os.ReadFile(path); err != nil || string(b) != "report" {
-		t.Errorf("the report: %q, %v", b, err)
-	}
-	if info, err := os.Stat(path); err != nil || info.Mode() != 0o600 {
-		t.Errorf("%v, %v", info, err)
-	}
-	r, err := Output(path, 0o600)
-	must(t, err)
-	r.Discard()
-	if got, err := os.ReadDir(dir); err != nil || len(got) != 3 {
-		t.Errorf("%v is left, %v", got, err)
 	}
 }

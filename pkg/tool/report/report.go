@@ -5,7 +5,7 @@
 //
 // Each answer has one of three values: ok, problem, or cannot tell, with what is missing
 // for an answer. It never prints what a terminal would obey. It knows no check; doctor,
-// verify and hwtest stand on it. Everything is in this file.
+// verify and hwtest stand on it. file.go writes a report into a file.
 package report
 
 import (

@@ -1,0 +1,61 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The roce-cni authors
+
+package report_test
+
+import (
+	"errors"
+	"io"
+	"os"
+	"path/filepath"
+	"testing"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/roce-cni/roce-cni/pkg/base/trusted"
+	"github.com/roce-cni/roce-cni/pkg/tool/report"
+)
+
+func TestAReportIsWrittenIntoNoFileOfAnotherUser(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	path, link, fifo := filepath.Join(dir, "report"), filepath.Join(dir, "link"), filepath.Join(dir, "fifo")
+	fatal(t, errors.Join(os.WriteFile(path, []byte("others"), 0o600), os.Symlink(path, link), unix.Mkfifo(fifo, 0o666)))
+	for _, irregular := range []string{link, fifo, "/dev/null", dir} {
+		if _, err := report.Output(irregular, 0o600); !errors.Is(err, trusted.ErrIrregular) {
+			t.Errorf("%s: %v", irregular, err)
+		}
+	}
+	before, err := os.Open(path)
+	fatal(t, err)
+	defer before.Close()
+	for range 2 {
+		r, err := report.Output(path, 0o600)
+		fatal(t, err)
+		_, err = r.WriteString("report")
+		fatal(t, errors.Join(err, r.Keep()))
+		r.Discard()
+	}
+	if b, err := io.ReadAll(before); err != nil || string(b) != "others" {
+		t.Errorf("the file of another user: %q, %v", b, err)
+	}
+	if b, err := os.ReadFile(path); err != nil || string(b) != "report" {
+		t.Errorf("the report: %q, %v", b, err)
+	}
+	if info, err := os.Stat(path); err != nil || info.Mode() != 0o600 {
+		t.Errorf("%v, %v", info, err)
+	}
+	r, err := report.Output(path, 0o600)
+	fatal(t, err)
+	r.Discard()
+	if got, err := os.ReadDir(dir); err != nil || len(got) != 3 {
+		t.Errorf("%v is left, %v", got, err)
+	}
+}
+
+func fatal(t *testing.T, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+}
