@@ -10,13 +10,13 @@ import (
 	"io/fs"
 	"path"
 	"slices"
+	"strconv"
 	"strings"
 	"time"
 
 	"golang.org/x/sys/unix"
 
 	"github.com/roce-cni/roce-cni/pkg/base/cnierr"
-	"github.com/roce-cni/roce-cni/pkg/base/netns"
 	"github.com/roce-cni/roce-cni/pkg/base/shell"
 	"github.com/roce-cni/roce-cni/pkg/plugin/conf"
 	"github.com/roce-cni/roce-cni/pkg/plugin/plan"
@@ -467,34 +467,27 @@ func (m move) kept() error {
 			"its namespace %s is still there, without a process in it", ns)
 	}
 	return cnierr.New(cnierr.RDMAHeld, "move back RDMA device", m.op.Device.Name,
-		"end the process that keeps the pod's namespace: kill "+holders[0].pid, "its namespace %s is kept by %s", ns, processes(holders))
+		fmt.Sprint("end the process that keeps the pod's namespace: kill ", holders[0].PID), "its namespace %s is kept by %s", ns, processes(holders))
 }
 
 // maxNames limits what an error lists, because the error is shown in an event of the
 // pod.
 const maxNames = 12
 
-type process struct{ pid, command string }
-
-func (p process) String() string { return fmt.Sprintf("process %s (%s)", p.pid, p.command) }
-
 // holders returns the processes in the network namespace of the device.
-func (m move) holders() []process {
-	links, err := fs.Glob(m.c.Proc, "[0-9]*/ns/net")
-	if err != nil {
-		return nil // the pattern is correct, so there are none
-	}
-	var out []process
-	for _, l := range links {
-		pid, _, _ := strings.Cut(l, "/")
-		if ino, err := netns.Inode(m.c.Proc, pid); err == nil && ino == m.op.Netns.Ino {
-			out = append(out, process{pid, text(m.c.Proc, pid+"/comm")})
+func (m move) holders() []Process {
+	folders, _ := fs.Glob(m.c.Proc, "[0-9]*") // the pattern is correct
+	var out []Process
+	for _, f := range folders {
+		pid, _ := strconv.ParseUint(f, 10, 32)
+		if p := ProcessOf(m.c.Proc, uint32(pid)); p.Netns != 0 && p.Netns == m.op.Netns.Ino {
+			out = append(out, p)
 		}
 	}
 	return out
 }
 
-func processes(ps []process) string {
+func processes(ps []Process) string {
 	var out []string
 	for _, p := range ps[:min(len(ps), maxNames)] {
 		out = append(out, p.String())

@@ -6,6 +6,7 @@ package rdma
 import (
 	"context"
 	"fmt"
+	"io/fs"
 	"slices"
 	"strings"
 
@@ -61,20 +62,39 @@ func (s *Subsystem) users(ctx context.Context, side Side, device uint32, in netn
 
 // user returns who has a queue pair, "" if that does not count.
 func (s *Subsystem) user(q nldev.Resource, in netns.ID) string {
-	pid := fmt.Sprint(q.PID)
+	p := ProcessOf(s.c.Proc, q.PID)
 	switch {
 	case q.Own(), q.Module != "" && in != netns.ID{}:
 		return ""
 	case q.Module != "":
 		return "the kernel's " + q.Module
-	case in != netns.ID{}:
-		if ino, err := netns.Inode(s.c.Proc, pid); err != nil || ino != in.Ino {
-			return ""
-		}
-	case q.PID == 0:
+	case in != netns.ID{} && p.Netns != in.Ino:
+		return ""
+	}
+	return p.String()
+}
+
+// Process is a program that has objects of a device, or a network namespace. PID 0: this PID
+// namespace does not show it.
+type Process struct {
+	PID   uint32 `json:"pid"`
+	Comm  string `json:"comm"`
+	Netns uint64 `json:"netns,omitempty"` // the inode of its network namespace; 0: it has ended, or the reader may not know
+}
+
+// ProcessOf returns what procfs has of a process, or of a thread. It may have ended: then it
+// has neither a name nor a namespace.
+func ProcessOf(proc fs.FS, pid uint32) Process {
+	ino, _ := netns.Inode(proc, fmt.Sprint(pid))
+	return Process{PID: pid, Comm: text(proc, fmt.Sprintf("%d/comm", pid)), Netns: ino}
+}
+
+// String returns the process as ps(1) names it.
+func (p Process) String() string {
+	if p.PID == 0 {
 		return "a process of another PID namespace"
 	}
-	return process{pid, text(s.c.Proc, pid+"/comm")}.String()
+	return fmt.Sprintf("process %d (%s)", p.PID, p.Comm)
 }
 
 // unused refuses a device of the host with users: a move to a pod ends everything that

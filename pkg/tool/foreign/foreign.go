@@ -28,10 +28,10 @@ import (
 	"github.com/roce-cni/roce-cni/pkg/plugin/calls"
 	"github.com/roce-cni/roce-cni/pkg/plugin/conf"
 	"github.com/roce-cni/roce-cni/pkg/plugin/plan"
+	"github.com/roce-cni/roce-cni/pkg/plugin/rdma"
 	"github.com/roce-cni/roce-cni/pkg/plugin/record"
 	"github.com/roce-cni/roce-cni/pkg/tool/gids"
 	"github.com/roce-cni/roce-cni/pkg/tool/report"
-	"github.com/roce-cni/roce-cni/pkg/tool/usage"
 )
 
 const (
@@ -338,7 +338,7 @@ func (at place) owner(tables []gids.Table) *gids.Owner {
 
 // tell tells the use of a foreign GID by a thread.
 func (w *Watcher) tell(records []record.Record, at place, thread uint32, owner gids.Owner) {
-	program := report.Printable(usage.ProcessOf(w.Proc, thread).String())
+	program := report.Printable(rdma.ProcessOf(w.Proc, thread).String())
 	what := fmt.Sprintf("%s uses index %d of the GID table of %s/%d, which is %s of %s: have it use the index that roce-env or rocectl gids shows",
 		program, at.index, at.device, at.port, owner.Addr, owner)
 	c := calls.Call{Error: what}

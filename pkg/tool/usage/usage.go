@@ -16,7 +16,6 @@ import (
 	"fmt"
 	"io/fs"
 	"slices"
-	"strings"
 
 	"github.com/roce-cni/roce-cni/pkg/base/netns"
 	"github.com/roce-cni/roce-cni/pkg/plugin/conf"
@@ -78,7 +77,7 @@ type Use struct {
 	Regions     int            `json:"regions"`
 	RegionBytes uint64         `json:"regionBytes"`
 	Connections int            `json:"connections"`
-	Processes   []Process      `json:"processes"`
+	Processes   []rdma.Process `json:"processes"`
 	// Sent and Received are rates: nil if several users have queue pairs on the device,
 	// because it counts for all of them, or if it does not count.
 	Sent     *Rate `json:"sent,omitempty"`
@@ -94,34 +93,11 @@ func (u Use) Total() int {
 	return n
 }
 
-// Process is a program that has objects. PID 0: this PID namespace does not show it.
-type Process struct {
-	PID   uint32 `json:"pid"`
-	Comm  string `json:"comm"`
-	Netns uint64 `json:"netns,omitempty"` // the inode of its network namespace; 0: it has ended, or the reader may not know
-}
-
-// ProcessOf returns what procfs has of a process, or of a thread. It may have ended: then it
-// has neither a name nor a namespace.
-func ProcessOf(proc fs.FS, pid uint32) Process {
-	comm, _ := fs.ReadFile(proc, fmt.Sprintf("%d/comm", pid))
-	ino, _ := netns.Inode(proc, fmt.Sprint(pid))
-	return Process{PID: pid, Comm: strings.TrimSpace(string(comm)), Netns: ino}
-}
-
-// String returns the process as ps(1) names it.
-func (p Process) String() string {
-	if p.PID == 0 {
-		return "a process of another PID namespace"
-	}
-	return fmt.Sprintf("process %d (%s)", p.PID, p.Comm)
-}
-
 // read is one look at a node.
 type read struct {
 	Node
 	host      uint64 // the inode of the host's network namespace
-	processes map[uint32]Process
+	processes map[uint32]rdma.Process
 	uses      []Use
 }
 
@@ -133,7 +109,7 @@ func (n Node) Read(ctx context.Context) ([]Use, error) {
 	if n.Dial == nil {
 		n.Dial = nldev.Dial
 	}
-	r := read{Node: n, processes: map[uint32]Process{}}
+	r := read{Node: n, processes: map[uint32]rdma.Process{}}
 	r.host, _ = netns.Inode(n.Proc, "self") // without it no process is one of the host
 	if err := r.devices(ctx, func(fn func() error) error { return fn() }); err != nil {
 		return nil, err
@@ -231,8 +207,8 @@ func (u *Use) count(kind nldev.Kind, o nldev.Resource) {
 
 // of returns the use that an object belongs to.
 func (r *read) of(d nldev.Device, o nldev.Resource) *Use {
-	u := Use{Device: d.Name, User: User{Kind: Kernel, Module: o.Module}, QueuePairs: map[string]int{}, Processes: []Process{}}
-	var p Process
+	u := Use{Device: d.Name, User: User{Kind: Kernel, Module: o.Module}, QueuePairs: map[string]int{}, Processes: []rdma.Process{}}
+	var p rdma.Process
 	if o.Module == "" {
 		p = r.process(o.PID)
 		u.User, u.Interface = r.user(p.Netns, d.Name)
@@ -272,10 +248,10 @@ func (r *read) user(ino uint64, device string) (User, conf.LinkName) {
 }
 
 // process returns a process of the reader's PID namespace.
-func (r *read) process(pid uint32) Process {
+func (r *read) process(pid uint32) rdma.Process {
 	p, known := r.processes[pid]
 	if !known && pid != 0 {
-		p = ProcessOf(r.Proc, pid)
+		p = rdma.ProcessOf(r.Proc, pid)
 		r.processes[pid] = p
 	}
 	return p

@@ -22,6 +22,7 @@ import (
 	"github.com/roce-cni/roce-cni/pkg/base/nlsock"
 	"github.com/roce-cni/roce-cni/pkg/plugin/conf"
 	"github.com/roce-cni/roce-cni/pkg/plugin/plan"
+	"github.com/roce-cni/roce-cni/pkg/plugin/rdma"
 	"github.com/roce-cni/roce-cni/pkg/plugin/rdma/nldev"
 	"github.com/roce-cni/roce-cni/pkg/plugin/record"
 )
@@ -92,28 +93,28 @@ func TestObjectsBelongToThePodOfTheirProcess(t *testing.T) {
 	t.Parallel()
 	one := Use{
 		Device: "rxe0", User: User{Kind: Pod, Pod: conf.Pod{Namespace: "ml", Name: "p1"}, ContainerID: "c1"}, Interface: "net1",
-		QueuePairs: map[string]int{"UC": 1}, Contexts: 1, Regions: 1, RegionBytes: 4096, Processes: []Process{{PID: 189, Comm: "a"}},
+		QueuePairs: map[string]int{"UC": 1}, Contexts: 1, Regions: 1, RegionBytes: 4096, Processes: []rdma.Process{{PID: 189, Comm: "a"}},
 	}
-	of := func(u User, p Process) Use {
+	of := func(u User, p rdma.Process) Use {
 		out := one
-		out.User, out.Interface, out.Processes = u, "", []Process{p}
+		out.User, out.Interface, out.Processes = u, "", []rdma.Process{p}
 		return out
 	}
 	both := one
 	both.QueuePairs, both.Contexts, both.Regions, both.RegionBytes = map[string]int{"UC": 2}, 2, 2, 8192
-	both.Processes = []Process{{PID: 189, Comm: "a"}, {PID: 188, Comm: "b"}}
+	both.Processes = []rdma.Process{{PID: 189, Comm: "a"}, {PID: 188, Comm: "b"}}
 	for name, c := range map[string]struct {
 		proc fstest.MapFS
 		want []Use
 	}{
 		"both of one pod":                 {fstest.MapFS{"189/ns/net": link("net:[77]"), "188/ns/net": link("net:[77]")}, []Use{both}},
-		"one of the host":                 {fstest.MapFS{"189/ns/net": link("net:[77]"), "188/ns/net": link("net:[1]")}, []Use{one, of(User{Kind: Host}, Process{PID: 188, Comm: "b"})}},
-		"one of a pod without record":     {fstest.MapFS{"189/ns/net": link("net:[77]"), "188/ns/net": link("net:[78]")}, []Use{one, of(User{Kind: Unknown}, Process{PID: 188, Comm: "b"})}},
-		"one that has ended since it was": {fstest.MapFS{"189/ns/net": link("net:[77]")}, []Use{one, of(User{Kind: Unknown}, Process{PID: 188, Comm: "b"})}},
+		"one of the host":                 {fstest.MapFS{"189/ns/net": link("net:[77]"), "188/ns/net": link("net:[1]")}, []Use{one, of(User{Kind: Host}, rdma.Process{PID: 188, Comm: "b"})}},
+		"one of a pod without record":     {fstest.MapFS{"189/ns/net": link("net:[77]"), "188/ns/net": link("net:[78]")}, []Use{one, of(User{Kind: Unknown}, rdma.Process{PID: 188, Comm: "b"})}},
+		"one that has ended since it was": {fstest.MapFS{"189/ns/net": link("net:[77]")}, []Use{one, of(User{Kind: Unknown}, rdma.Process{PID: 188, Comm: "b"})}},
 	} {
 		c.proc["189/comm"], c.proc["188/comm"] = &fstest.MapFile{Data: []byte("a\n")}, &fstest.MapFile{Data: []byte("b\n")}
 		got, err := node(t, c.proc).Read(t.Context())
-		if diff := cmp.Diff(c.want, got, cmpopts.IgnoreFields(Process{}, "Netns")); err != nil || diff != "" {
+		if diff := cmp.Diff(c.want, got, cmpopts.IgnoreFields(rdma.Process{}, "Netns")); err != nil || diff != "" {
 			t.Errorf("%s: %v (-want +got)\n%s", name, err, diff)
 		}
 	}
