@@ -68,8 +68,8 @@ type Watcher struct {
 	known   map[place]bool    // what was judged, from knownAt on
 	knownAt time.Duration
 	told    map[subject]*pace.Pause
-	grew    bool   // the filter, at the last look
-	said    string // why it was not watched, since it was watched last
+	grew    bool              // the filter, at the last look
+	said    map[string]string // the last error about each thing
 }
 
 // place is an entry of a table, and the namespace of who uses it.
@@ -89,7 +89,7 @@ type subject struct {
 
 // New returns a Watcher. It does no I/O.
 func New(c Config) *Watcher {
-	return &Watcher{Config: c, devices: map[uint64]string{}, known: map[place]bool{}, told: map[subject]*pace.Pause{}}
+	return &Watcher{Config: c, devices: map[uint64]string{}, known: map[place]bool{}, told: map[subject]*pace.Pause{}, said: map[string]string{}}
 }
 
 // Run tells until the context ends. Then the probe is removed. It keeps its thread: the probe
@@ -99,18 +99,25 @@ func (w *Watcher) Run(ctx context.Context) {
 	defer runtime.UnlockOSThread()
 	for ctx.Err() == nil {
 		if err := w.watch(ctx); err != nil {
-			w.blind(err.Error())
+			w.blind(err)
 		}
 		_ = w.Wait(ctx, againEvery) // the loop looks at the context
 	}
 }
 
 // blind writes an alarm about why nothing is watched, unless it was the last one.
-func (w *Watcher) blind(why string) {
-	if why != w.said {
-		w.note(calls.Call{Error: "it is not told when a pod uses the GID of another one: " + why}, calls.LostUses)
+func (w *Watcher) blind(why error) {
+	if w.news("the probe", why) {
+		w.note(calls.Call{Error: "it is not told when a pod uses the GID of another one: " + why.Error()}, calls.LostUses)
 	}
-	w.said = why
+}
+
+// news says whether an error is another one than the last about the same thing.
+func (w *Watcher) news(about string, err error) bool {
+	text := fmt.Sprint(err)
+	was := w.said[about]
+	w.said[about] = text
+	return err != nil && text != was
 }
 
 func (w *Watcher) watch(ctx context.Context) error {
@@ -126,7 +133,7 @@ func (w *Watcher) watch(ctx context.Context) error {
 	if err := p.filter("0"); err != nil { // none: it sees all threads from here on
 		return err
 	}
-	w.said = ""
+	w.news("the probe", nil)
 	w.Log.Info("watching the use of GIDs", "devices", len(w.devices))
 	tried := w.Clock.Now()
 	for pause := lookEvery; w.Wait(ctx, pause) == nil; {
@@ -229,7 +236,7 @@ func (w *Watcher) judge(ctx context.Context, uses []use) {
 		return
 	}
 	records, err := w.Records()
-	if err != nil {
+	if w.news("the records", err) {
 		w.Log.Warn("some records cannot be read: it is not told when these pods use the GID of another one", "error", err)
 	}
 	records = living(records)
@@ -240,8 +247,10 @@ func (w *Watcher) judge(ctx context.Context, uses []use) {
 		}
 		return gids.Node{Sys: w.Sys, Records: records}.Tables(ctx)
 	})
-	if err != nil {
+	if w.news("the GID tables", err) {
 		w.Log.Warn("the GID tables cannot be read: it is not told when a pod uses the GID of another one", "error", err)
+	}
+	if err != nil {
 		return
 	}
 	for at, thread := range threads {

@@ -4,6 +4,7 @@
 package foreign
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -161,13 +162,37 @@ func TestBlindWatcherIsToldOnce(t *testing.T) {
 		},
 	})
 	w.Run(ctx)
-	w.blind("another reason")
+	w.blind(errors.New("another reason"))
 	all, _, err := w.Calls.After("")
 	if err != nil {
 		t.Fatal(err)
 	}
 	if len(all) != 2 || all[0].Steps[0].Name != calls.LostUses || !strings.Contains(all[0].Error, "it is not told") || !strings.Contains(all[1].Error, "another reason") {
 		t.Errorf("after %d tries there are the alarms %+v, want one of each reason", tries, all)
+	}
+}
+
+// A record stays damaged until somebody mends it, and there are ten looks in a second.
+func TestDamagedRecordIsSaidOnceUntilItIsAnother(t *testing.T) {
+	t.Parallel()
+	var log bytes.Buffer
+	var now time.Duration
+	damaged := errors.New("c1 is damaged")
+	w := New(Config{
+		Sys: fstest.MapFS{}, Proc: fstest.MapFS{"5/ns/net": {Data: []byte("net:[77]"), Mode: fs.ModeSymlink}},
+		Records: func() ([]record.Record, error) { return nil, damaged },
+		Clock:   pace.Clock{Now: func() time.Duration { return now }}, Log: slog.New(slog.NewTextHandler(&log, nil)),
+	})
+	w.devices[1] = "rxe0"
+	for _, want := range []string{"c1 is damaged", "c2 is damaged"} {
+		damaged = errors.New(want)
+		for range 3 {
+			now += 2 * knownFor
+			w.judge(t.Context(), []use{{thread: 5, device: 1, port: 1}})
+		}
+		if got := strings.Count(log.String(), want); got != 1 {
+			t.Errorf("said %d times, want once:\n%s", got, &log)
+		}
 	}
 }
 
