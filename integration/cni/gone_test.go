@@ -9,6 +9,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"testing"
 
@@ -233,5 +234,36 @@ func TestCommandsCannotTellWhereNamespacesAreHidden(t *testing.T) {
 	}
 	if err := a.check(t); err != nil {
 		t.Errorf("CHECK: %v", err)
+	}
+}
+
+// A container that mounts the folder of the namespaces without propagation sees the namespaces
+// from before it started, and of a later pod an empty file. Such a pod is not gone.
+func TestPodThatCameAfterAContainerIsNotGone(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, 1)
+	w.attach(w.rail(0), w.pod(t), "net1").mustAdd(t)
+	container := exec.Command("unshare", "--mount", "--propagation", "private", "sh", "-c", "echo ready; exec sleep 600")
+	out, err := container.StdoutPipe()
+	if err == nil {
+		err = container.Start()
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = container.Process.Kill(); _ = container.Wait() })
+	if _, err := out.Read(make([]byte, len("ready\n"))); err != nil {
+		t.Fatal(err)
+	}
+	later := w.pod(t)
+	w.attach(w.rail(0), later, "net1").mustAdd(t)
+	inside := append([]string{"--mount", "--target", strconv.Itoa(container.Process.Pid), filepath.Join(programs, "rocectl"), "--state-dir", w.state}, "forget", "--container", later.id, "--yes")
+	said, err := w.Run("nsenter", inside...)
+	var exit *exec.ExitError
+	if !errors.As(err, &exit) || exit.ExitCode() != 2 || !strings.Contains(said, "cannot tell") {
+		t.Errorf("%v, want status 2 and an answer that it cannot tell\n%s", err, said)
+	}
+	if _, err := os.Stat(filepath.Join(w.state, "attachments", later.id)); err != nil {
+		t.Error(err)
 	}
 }

@@ -245,11 +245,18 @@ func filesOf(process string) (ID, error) {
 }
 
 // Visible returns an error if this process would not see the namespace at a path of
-// the node, for example in a container without the folder /run/netns. It then cannot tell
-// whether the namespace exists.
+// the node, for example in a container without the folder /run/netns, or with the folder and
+// not what is mounted there since. It then cannot tell whether the namespace exists.
 func Visible(path string) error {
 	if proc, ok := ByProcess(path); ok {
 		return nodeOwn(filepath.Join(proc, "self", "ns", "pid"), filepath.Join(proc, "1", "ns", "pid"))
+	}
+	mine, nodes := procfs+"/self/ns/mnt", procfs+"/1/ns/mnt"
+	if _, err := os.Stat(path); err == nil {
+		if there, err := At(path); err != nil || there != (Ref{}) {
+			return err
+		}
+		return nodeOwn(mine, nodes)
 	}
 	dir := filepath.Dir(path)
 	entries, err := os.ReadDir(dir)
@@ -261,7 +268,7 @@ func Visible(path string) error {
 			return nil
 		}
 	}
-	return nodeOwn(procfs+"/self/ns/mnt", procfs+"/1/ns/mnt")
+	return nodeOwn(mine, nodes)
 }
 
 // initPID is the inode of the first PID namespace of every kernel (PROC_PID_INIT_INO).
@@ -277,7 +284,7 @@ func nodeOwn(ours, first string) error {
 		}
 	}
 	if pid.Ino != initPID || a.Ino != b.Ino {
-		return errors.New("this process is in a container, and sees none of the namespaces of the node")
+		return errors.New("this process is in a container, and does not see the namespaces of the node")
 	}
 	return nil
 }

@@ -225,10 +225,14 @@ func (h *Healer) follow(ctx context.Context, at conf.Attachment, after time.Dura
 // blind says once that this process does not see the namespaces of the node.
 func (h *Healer) blind(rec record.Record, err error) {
 	h.forget(rec.Attachment)
-	if !h.hidden {
-		h.hidden = true
-		h.Log.Error("pods cannot be healed: run it on the node itself, or mount the folder of the namespaces", "namespace", rec.Netns, "error", err)
+	if h.hidden {
+		return
 	}
+	h.hidden = true
+	err = cnierr.New(cnierr.IO, "heal the pod in", rec.Netns,
+		"run rocectl heal on the node itself, or mount the folder of the namespaces with mountPropagation HostToContainer, as conf-examples/deploy/heal.yaml does", "cannot tell whether it exists: %w", err)
+	h.note(calls.Call{Error: err.Error(), Code: cnierr.CodeOf(err)})
+	h.Log.Error("pods cannot be healed", "error", err)
 }
 
 func (h *Healer) forget(at conf.Attachment) {
