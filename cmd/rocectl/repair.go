@@ -8,10 +8,12 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"os/signal"
 	"slices"
 	"strings"
 
 	"github.com/spf13/cobra"
+	"golang.org/x/sys/unix"
 
 	"github.com/roce-cni/roce-cni/cmd/internal/cli"
 	"github.com/roce-cni/roce-cni/pkg/base/cnierr"
@@ -42,8 +44,9 @@ command too.
 
 A shared RDMA device that was made again, as by a reset of the NIC, may give its pods
 other GID indexes. With --yes all its pods are repaired together, also those that are
-not selected: their addresses are taken off and set again in the recorded indexes.
-While programs use the device again, repair refuses and names them.
+not selected: their addresses are taken off and set again in the recorded indexes. A pod
+for which that fails gets them back at other indexes, and repair says so. While programs
+use the device again, repair refuses and names them.
 
 An interface with other values is not changed, because it would have to be
 recreated. check prints the commands that correct it.
@@ -66,11 +69,15 @@ another error.`,
 			if err != nil || damaged && !yes {
 				return err
 			}
-			if keys, err = repairRemade(cmd.Context(), cmd.OutOrStdout(), n, keys, yes); err != nil {
-				return err
+			ports, says := n.Remade(cmd.Context()), "--yes sets"
+			if yes {
+				says = "repair sets"
+			}
+			for _, r := range ports {
+				fmt.Fprintf(cmd.OutOrStdout(), "# %s was made again, and its %d attachments are not all in their GID indexes: %s their addresses again, each in its recorded index, unless programs use the port again\n", r, len(r.Pods), says)
 			}
 			if yes {
-				return repairAttachments(cmd.Context(), cmd.OutOrStdout(), n.Records, keys, "restored", n.Repair)
+				return repairAll(cmd.Context(), cmd.OutOrStdout(), n, keys, ports)
 			}
 			return repairAttachments(cmd.Context(), cmd.OutOrStdout(), n.Records, keys, "lost; --yes restores it", n.Lost)
 		},
@@ -80,21 +87,15 @@ another error.`,
 	return cmd
 }
 
-// repairRemade prints the ports that were made again. With yes it clears them, and adds their
-// attachments to those to repair, because each may have the index of another one.
-func repairRemade(ctx context.Context, w io.Writer, n attach.Node, keys []conf.Attachment, yes bool) ([]conf.Attachment, error) {
-	for _, r := range n.Remade(ctx) {
-		says := "--yes sets their addresses again, each in its recorded index, unless programs use the port again"
-		if yes {
-			if err := n.Clear(ctx, r); err != nil {
-				return nil, err
-			}
-			says = "their addresses are set again, each in its recorded index"
-			keys = append(keys, slices.DeleteFunc(r.Pods, func(at conf.Attachment) bool { return slices.Contains(keys, at) })...)
-		}
-		fmt.Fprintf(w, "# %s was made again, and its %d attachments are not all in their GID indexes: %s\n", r, len(r.Pods), says)
-	}
-	return keys, nil
+// repairAll repairs attachments, and with them all pods of the ports that were made again. When
+// it is interrupted, the pods get back the addresses that it took off.
+func repairAll(ctx context.Context, w io.Writer, n attach.Node, keys []conf.Attachment, ports []attach.Remade) error {
+	ctx, stop := signal.NotifyContext(ctx, unix.SIGINT, unix.SIGTERM)
+	defer stop()
+	return n.Reset(ctx, ports, func(pods []conf.Attachment) error {
+		more := slices.DeleteFunc(pods, func(at conf.Attachment) bool { return slices.Contains(keys, at) })
+		return repairAttachments(ctx, w, n.Records, append(keys, more...), "restored", n.Repair)
+	})
 }
 
 // repairAttachments calls do for each attachment and prints the operations that do

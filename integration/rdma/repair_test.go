@@ -77,7 +77,24 @@ func TestSharedPodsOfAResetDeviceGetTheirIndexesBack(t *testing.T) {
 		t.Errorf("repair under a program: %v\n%s", err, out)
 	}
 	stop()
+	r.refused(r.pods[0])
 	r.repaired()
+}
+
+// refused repairs all pods while another host has the address of one, which keeps it.
+func (r afterReset) refused(a attachment) {
+	t := r.n.t
+	t.Helper()
+	addr := strings.Fields(run(t, "ip", "-n", a.pod.Name, "-4", "-br", "addr", "show", "dev", "net1"))[2]
+	other := r.n.pod().Name
+	shell(t, fmt.Sprintf("ip link add other link r0 type macvlan mode bridge; ip link set other netns %s; ip -n %[1]s addr add %s dev other; ip -n %[1]s link set other up", other, addr))
+	out, err := r.n.tryRocectl("repair", "--yes")
+	if err == nil {
+		t.Error("the repair of an address of another host succeeds")
+	}
+	contains(t, out, "its repair failed, and its addresses are set again")
+	contains(t, run(t, "ip", "-n", a.pod.Name, "-4", "-br", "addr", "show", "dev", "net1"), addr)
+	run(t, "ip", "-n", other, "link", "del", "other")
 }
 
 // TestPromiseEqualIsRepairedAfterAReset has the node have fillers on the NIC that is reset.
@@ -143,7 +160,7 @@ func (n *node) reset() afterReset {
 func (r afterReset) repaired() {
 	t := r.n.t
 	t.Helper()
-	contains(t, r.n.rocectl("repair", "--yes", "--container", r.pods[1].id()), "their addresses are set again", "job2 net1: restored", "job3 net1: restored")
+	contains(t, r.n.rocectl("repair", "--yes", "--container", r.pods[1].id()), "repair sets their addresses again", "job2 net1: restored", "job3 net1: restored")
 	now := allGIDs(t, "")
 	for _, a := range r.pods {
 		a.mustCheck()

@@ -5,6 +5,7 @@ package attach_test
 
 import (
 	"context"
+	"errors"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -69,18 +70,12 @@ func (w *world) repairsAfterReset(fillersLast bool) {
 		t.Fatalf("got %v, want one port with two pods", remade)
 	}
 	w.hca.users = []string{"process 9 (server) uses mlx5_0/1"}
-	if err := w.node().Clear(ctx, remade[0]); cnierr.CodeOf(err) != cnierr.RDMAHeld || w.fake.String() != pods {
+	if err := w.node().Reset(ctx, remade, w.repairEach); cnierr.CodeOf(err) != cnierr.RDMAHeld || w.fake.String() != pods {
 		t.Errorf("under a program: got %v, want code %d and no change", err, cnierr.RDMAHeld)
 	}
 	w.hca.users = nil
-	if err := w.node().Clear(ctx, remade[0]); err != nil {
+	if err := w.node().Reset(ctx, remade, w.repairEach); err != nil {
 		t.Fatal(err)
-	}
-	for _, id := range []conf.ContainerID{"c2", "c1"} {
-		done, err := w.node().Repair(ctx, conf.Attachment{ContainerID: id, IfName: "net1"})
-		if err != nil || slices.ContainsFunc(done, func(op plan.Op) bool { _, looks := op.Kind.(plan.GID); return looks }) {
-			t.Errorf("repair of %s: %v, %v", id, done.Commands("pod"), err)
-		}
 	}
 	if diff := cmp.Diff(before, [][][]int{w.indexes("c1"), w.indexes("c2")}); diff != "" {
 		t.Errorf("indexes (-before +after):\n%s", diff)
@@ -95,9 +90,74 @@ func (w *world) repairsAfterReset(fillersLast bool) {
 	w.comeEqual("c3")
 }
 
-// TestClearDoesNotStopAnADD has an ADD that holds the lock of a container, and needs that of
+// repairEach is what a caller of Reset has done: the last pod is the first.
+func (w *world) repairEach(pods []conf.Attachment) error {
+	var errs []error
+	for _, at := range slices.Backward(pods) {
+		done, err := w.node().Repair(ctx, at)
+		if slices.ContainsFunc(done, func(op plan.Op) bool { _, looks := op.Kind.(plan.GID); return looks }) {
+			w.t.Errorf("repair of %s: %v", at.ContainerID, done.Commands("pod"))
+		}
+		errs = append(errs, err)
+	}
+	return errors.Join(errs...)
+}
+
+// TestAResetThatFailsLeavesNoPodWithoutAddresses has calls of the kernel fail, another host
+// with an address, and a caller that ends. The next reset gives all pods their indexes.
+func TestAResetThatFailsLeavesNoPodWithoutAddresses(t *testing.T) {
+	t.Parallel()
+	try := func(spoil func(*world) context.Context) (calls int) {
+		w := promising(t, `"equal"`, newGIDTables(64, 1, 2, 0, 1))
+		w.comeEqual("c0", "c1", "c2")
+		if err := w.node().Del(ctx, w.del("c0", "net1")); err != nil {
+			t.Fatal(err)
+		}
+		was, pods := [][][]int{w.indexes("c1"), w.indexes("c2")}, w.fake.String()
+		w.reset(false)
+		ports := w.node().Remade(ctx)
+		before, called := w.fake.Calls(), spoil(w)
+		err := w.node().Reset(called, ports, func(pods []conf.Attachment) error {
+			if called.Err() != nil {
+				return called.Err()
+			}
+			err := w.repairEach(pods)
+			calls = w.fake.Calls() - before
+			return err
+		})
+		w.fake.Heal()
+		left := slices.DeleteFunc(lines(w.fake.String()), func(line string) bool { // the one that could not be removed
+			return strings.HasPrefix(line, "\taddr 169.254.") && strings.HasSuffix(line, "dev net1\n")
+		})
+		if diff := cmp.Diff(lines(pods), left); diff != "" {
+			t.Errorf("after %v the pods have (-before +after):\n%s", err, diff)
+		}
+		if err := w.node().Reset(ctx, w.node().Remade(ctx), w.repairEach); err != nil {
+			t.Errorf("the next reset: %v", err)
+		}
+		if diff := cmp.Diff(was, [][][]int{w.indexes("c1"), w.indexes("c2")}); diff != "" {
+			t.Errorf("indexes after %v, and the next reset (-before +after):\n%s", err, diff)
+		}
+		return calls
+	}
+	for i := 1; try(func(w *world) context.Context { w.fake.FailAt(i, errFault); return ctx }) >= i; i += 1 + i/8 {
+	}
+	try(func(w *world) context.Context { w.wire.refuse = 1; return ctx })
+	try(func(w *world) context.Context {
+		ends, end := context.WithCancel(ctx)
+		w.before = func(op plan.Op, undo bool) error {
+			if undo {
+				end()
+			}
+			return nil
+		}
+		return ends
+	})
+}
+
+// TestResetDoesNotStopAnADD has an ADD that holds the lock of a container, and needs that of
 // the GID tables.
-func TestClearDoesNotStopAnADD(t *testing.T) {
+func TestResetDoesNotStopAnADD(t *testing.T) {
 	t.Parallel()
 	w := promising(t, `"equal"`, newGIDTables(64, 1, 2, 0, 1))
 	w.comeEqual("c0", "c1")
@@ -112,7 +172,9 @@ func TestClearDoesNotStopAnADD(t *testing.T) {
 	}
 	cleared := make(chan error, 1)
 	port := attach.Remade{Device: device, Pods: []conf.Attachment{c1}}
-	go func() { cleared <- w.node().Clear(ctx, port) }()
+	go func() {
+		cleared <- w.node().Reset(ctx, []attach.Remade{port}, func([]conf.Attachment) error { return nil })
+	}()
 	flocktest.UntilBlocked(t, filepath.Join(w.dir, "attachments", "c1", "lock"), cleared)
 	soon, cancel := context.WithTimeout(ctx, 5*time.Second)
 	defer cancel()
@@ -127,9 +189,9 @@ func TestClearDoesNotStopAnADD(t *testing.T) {
 	}
 }
 
-// TestClearLeavesOutAPodThatHasGone has one pod deleted, and one without namespace, since the
+// TestResetLeavesOutAPodThatHasGone has one pod deleted, and one without namespace, since the
 // look at the port.
-func TestClearLeavesOutAPodThatHasGone(t *testing.T) {
+func TestResetLeavesOutAPodThatHasGone(t *testing.T) {
 	t.Parallel()
 	w := promising(t, `"equal"`, newGIDTables(64, 1, 2, 0, 1))
 	w.comeEqual("c0", "c1", "c2", "c3")
@@ -145,7 +207,7 @@ func TestClearLeavesOutAPodThatHasGone(t *testing.T) {
 		t.Fatal(err)
 	}
 	w.fake.RemovePod(podPath("c3"))
-	if err := w.node().Clear(ctx, remade[0]); err != nil {
+	if err := w.node().Reset(ctx, remade, w.repairEach); err != nil {
 		t.Error(err)
 	}
 }

@@ -8,6 +8,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 
@@ -17,6 +18,7 @@ import (
 	"github.com/roce-cni/roce-cni/pkg/plugin/kernel"
 	"github.com/roce-cni/roce-cni/pkg/plugin/plan"
 	"github.com/roce-cni/roce-cni/pkg/plugin/rdma"
+	"github.com/roce-cni/roce-cni/pkg/plugin/rdma/align"
 	"github.com/roce-cni/roce-cni/pkg/plugin/record"
 )
 
@@ -391,12 +393,32 @@ func (n Node) Remade(ctx context.Context) []Remade {
 
 func samePort(a, b plan.RDMADevice) bool { return a.Index == b.Index && a.Port == b.Port }
 
-// Clear takes the addresses of all pods, and the fillers of the node, off a port that was made
-// again. Each pod may sit at the index of another one, so only then Repair can give each its
-// own. What used the indexes ended with the device. Errors: RDMAHeld if programs use the
-// device again.
-func (n Node) Clear(ctx context.Context, r Remade) error {
-	const action = "set GID indexes again on"
+// Reset takes the addresses of all pods, and the fillers of the node, off ports that were made
+// again, because each pod may sit at the index of another one. Then repair is to set those of
+// the pods again, each at its own index. What used the indexes ended with the device.
+//
+// Pods that repair leaves without addresses get them back, at any index, also when the context
+// has ended: the error says so. It leaves out a port that programs use again (RDMAHeld).
+func (n Node) Reset(ctx context.Context, ports []Remade, repair func([]conf.Attachment) error) error {
+	var errs []error
+	off := map[conf.Attachment]plan.Ops{}
+	for _, r := range ports {
+		errs = append(errs, n.clear(ctx, r, off))
+	}
+	errs = append(errs, repair(slices.SortedFunc(maps.Keys(off), func(a, b conf.Attachment) int {
+		return cmp.Or(cmp.Compare(a.ContainerID, b.ContainerID), cmp.Compare(a.IfName, b.IfName))
+	})))
+	for at, ops := range off {
+		errs = append(errs, n.putBack(context.WithoutCancel(ctx), at, ops))
+	}
+	return errors.Join(errs...)
+}
+
+const resetting = "set GID indexes again on"
+
+// clear takes the addresses and the fillers off a port, unless programs use it, and adds to off
+// what it took from each pod.
+func (n Node) clear(ctx context.Context, r Remade, off map[conf.Attachment]plan.Ops) error {
 	host := n.Machine.RDMA("", nil)
 	defer host.Close()
 	users, err := host.Users(ctx, plan.OnHost(plan.Port{Device: r.Device}), netns.ID{})
@@ -404,24 +426,61 @@ func (n Node) Clear(ctx context.Context, r Remade) error {
 		return err
 	}
 	if len(users) > 0 {
-		return cnierr.New(cnierr.RDMAHeld, action, r.String(), "end the programs and repeat the command, or delete the pods with other indexes",
+		return cnierr.New(cnierr.RDMAHeld, resetting, r.String(), "end the programs and repeat the command, or delete the pods with other indexes",
 			"it was made again, and programs use it since: %s", strings.Join(users, ", "))
 	}
 	errs := []error{n.clearFillers(ctx, r.Device)}
 	for _, at := range r.Pods {
-		err := n.standing(ctx, at, "", func(pod *pod, rec record.Record) error {
+		errs = append(errs, n.soon(ctx, at, func(ctx context.Context, pod *pod, rec record.Record) error {
 			release, err := n.Records.LockGIDs(ctx) // after the container's lock, which an ADD holds that waits for this one
 			if err != nil {
 				return err
 			}
 			defer release()
-			return pod.Kernel.Undo(ctx, addressesOn(rec.Plan.Ops, r.Device)...)
-		})
-		if gone := errors.Is(err, record.ErrNotExist) || errors.Is(err, kernel.ErrNetnsGone); !gone {
-			errs = append(errs, err)
-		}
+			takes := addressesOn(rec.Plan.Ops, r.Device)
+			off[at] = append(off[at], takes...)
+			left := align.Clear(ctx, align.Side{Kernel: pod.Kernel, Tables: pod.rdma}, r.Device) // of a repair that was killed
+			return errors.Join(left, pod.Kernel.Undo(ctx, takes...))
+		}))
 	}
 	return errors.Join(errs...)
+}
+
+// putBack sets the addresses that clear took off a pod, and the routes that went with them, if
+// the repair has not. It does not ask the wire: the pod has had them until now.
+func (n Node) putBack(ctx context.Context, at conf.Attachment, took plan.Ops) error {
+	return n.soon(ctx, at, func(ctx context.Context, pod *pod, rec record.Record) error {
+		back := false
+		var errs []error
+		for _, op := range rec.Plan.Ops {
+			if !op.Routing() && !slices.ContainsFunc(took, op.Same) {
+				continue
+			}
+			if damage, _ := divide(pod.Check(ctx, op)); len(damage) > 0 {
+				back = true
+				_, err := redo(ctx, pod, plan.Ops{op})
+				errs = append(errs, err)
+			}
+		}
+		if err := errors.Join(errs...); err != nil || !back {
+			return cnierr.In("give addresses back to", who(rec), err)
+		}
+		return cnierr.New(cnierr.Damaged, resetting, who(rec),
+			"when the cause is gone, repeat rocectl repair --yes for the recorded indexes, or delete the pod",
+			"its repair failed, and its addresses are set again at the GID indexes that were free")
+	})
+}
+
+// soon works on an attachment as standing does, but does not wait for long. It does nothing for
+// one that is gone.
+func (n Node) soon(ctx context.Context, at conf.Attachment, fn func(context.Context, *pod, record.Record) error) error {
+	ctx, cancel := context.WithTimeout(ctx, undoLockTime)
+	defer cancel()
+	err := n.standing(ctx, at, "", func(pod *pod, rec record.Record) error { return fn(ctx, pod, rec) })
+	if errors.Is(err, record.ErrNotExist) || errors.Is(err, kernel.ErrNetnsGone) {
+		return nil
+	}
+	return err
 }
 
 // addressesOn returns the operations that set the addresses with entries on a port.

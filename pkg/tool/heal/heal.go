@@ -62,7 +62,7 @@ type Node interface {
 	Lost(ctx context.Context, at conf.Attachment) (plan.Ops, error)
 	Repair(ctx context.Context, at conf.Attachment) (plan.Ops, error)
 	Remade(ctx context.Context) []attach.Remade
-	Clear(ctx context.Context, r attach.Remade) error
+	Reset(ctx context.Context, ports []attach.Remade, repair func([]conf.Attachment) error) error
 }
 
 // Config is what a Healer works with. All fields are needed.
@@ -293,14 +293,14 @@ func (h *Healer) heal(ctx context.Context, a *attachment) {
 		return
 	}
 	release()
-	ctx, cancel := context.WithTimeout(ctx, patience)
+	looking, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
-	lost, err := h.Node.Lost(ctx, a.at)
+	lost, err := h.Node.Lost(looking, a.at)
 	var moved *rdma.MovedError
 	switch {
 	case errors.Is(err, record.ErrNotExist), errors.Is(err, kernel.ErrNetnsGone): // DEL, or GC, does the rest
 		h.forget(a.at)
-	case ctx.Err() != nil: // its pod may have made it slow: others come first
+	case looking.Err() != nil: // its pod may have made it slow: others come first
 		h.done(a, nil, nil)
 	case cnierr.CodeOf(err) == cnierr.TryAgain:
 		h.set(a, func(a *attachment) { a.due = h.Clock.Now() + again })
@@ -318,6 +318,8 @@ func (h *Healer) heal(ctx context.Context, a *attachment) {
 
 // repair makes again what an attachment has lost.
 func (h *Healer) repair(ctx context.Context, a *attachment) {
+	ctx, cancel := context.WithTimeout(ctx, patience)
+	defer cancel()
 	began := time.Now()
 	did, err := h.Node.Repair(ctx, a.at)
 	h.tell(a, did, time.Since(began))
@@ -342,19 +344,22 @@ func (h *Healer) mayRepair(a *attachment) bool {
 // reset sets the addresses of all pods of RDMA ports again that were made again, each in its
 // index. That is one repair: the NIC is the cause.
 func (h *Healer) reset(ctx context.Context, a *attachment, why error) {
-	remade := h.Node.Remade(ctx)
-	for _, r := range remade {
-		if err := h.Node.Clear(ctx, r); err != nil {
-			h.done(a, nil, err)
-			return
-		}
-		for _, at := range r.Pods {
+	repaired := false
+	err := h.Node.Reset(ctx, h.Node.Remade(ctx), func(pods []conf.Attachment) error {
+		for _, at := range pods {
 			if pod := h.get(at); pod != nil {
 				h.repair(ctx, pod)
+				repaired = repaired || at == a.at
 			}
 		}
-	}
-	if len(remade) == 0 {
+		return nil
+	})
+	switch {
+	case !repaired && err == nil:
 		h.done(a, nil, why)
+	case !repaired:
+		h.done(a, nil, err)
+	case err != nil:
+		h.Log.Warn("GID indexes could not be set again on all RDMA ports, or not for all pods", "error", err)
 	}
 }

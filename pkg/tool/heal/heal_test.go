@@ -65,10 +65,12 @@ func (m *machine) Repair(_ context.Context, at conf.Attachment) (plan.Ops, error
 	return plan.InPod(plan.Rule{}), nil
 }
 
-func (m *machine) Remade(context.Context) []attach.Remade     { return nil }
-func (m *machine) Clear(context.Context, attach.Remade) error { return nil }
-func (m *machine) now() time.Duration                         { return time.Since(m.began) }
-func (m *machine) damage(at conf.Attachment)                  { m.mu.Lock(); m.damaged[at] = true; m.mu.Unlock() }
+func (m *machine) Remade(context.Context) []attach.Remade { return nil }
+func (m *machine) Reset(_ context.Context, _ []attach.Remade, repair func([]conf.Attachment) error) error {
+	return repair(nil)
+}
+func (m *machine) now() time.Duration        { return time.Since(m.began) }
+func (m *machine) damage(at conf.Attachment) { m.mu.Lock(); m.damaged[at] = true; m.mu.Unlock() }
 
 func (m *machine) tells(at conf.Attachment) { m.Note(Event{NSID: numberOf(at)}) }
 

@@ -215,8 +215,11 @@ func (a Aligner) remove(ctx context.Context, f *rail, fillers plan.Ops) error {
 	if err != nil {
 		return err
 	}
+	if err := node.Kernel.Undo(ctx, fillers...); err != nil {
+		return err
+	}
 	f.fresh = slices.DeleteFunc(f.fresh, func(op plan.Op) bool { return slices.ContainsFunc(fillers, op.Same) })
-	return node.Kernel.Undo(ctx, fillers...)
+	return nil
 }
 
 // unset removes the fillers that were set now.
