@@ -41,15 +41,15 @@ func (h healer) cpu(t *testing.T) time.Duration {
 	return time.Duration(user+system) * 10 * time.Millisecond // USER_HZ
 }
 
-// alarms returns the alarms of the node about foreign GIDs.
-func (n *node) alarms() (out []calls.Call) {
+// alarms returns the alarms about foreign GIDs that a pod uses, all for "".
+func (n *node) alarms(container string) (out []calls.Call) {
 	n.t.Helper()
 	all, _, err := calls.File{Dir: n.state}.After("")
 	if err != nil {
 		n.t.Fatal(err)
 	}
 	for _, c := range all {
-		if c.Verb == calls.Alarm && c.Steps[0].Name == calls.ForeignGID {
+		if c.Verb == calls.Alarm && c.Steps[0].Name == calls.ForeignGID && strings.Contains(string(c.ContainerID), container) {
 			out = append(out, c)
 		}
 	}
@@ -180,24 +180,26 @@ func TestLongForeignGIDIsTold(t *testing.T) {
 	if err := handles("rxe0", one.index(), 1, func() { cnitest.Await(t, "nothing", soon()) }); err != nil {
 		t.Error(err)
 	}
-	if told := n.alarms(); len(told) > 0 {
+	if told := n.alarms(""); len(told) > 0 {
 		t.Fatalf("told %+v, want nothing", told)
 	}
 
 	pair(one.index(), 7002)
 	var told []calls.Call
-	cnitest.Await(t, "the queue pair is told", func() bool { told = n.alarms(); return len(told) > 0 })
-	if len(told) != 1 || string(told[0].ContainerID) != two.id() || !strings.HasSuffix(told[0].Pod, "/"+two.pod.Name) {
-		t.Errorf("told %+v, want one alarm about %s", told, two.pod.Name)
+	cnitest.Await(t, "the queue pair is told", func() bool { told = n.alarms(two.id()); return len(told) > 0 })
+	if !strings.HasSuffix(told[0].Pod, "/"+two.pod.Name) {
+		t.Errorf("told %+v, want an alarm about %s", told, two.pod.Name)
 	}
-	contains(t, told[0].Error, "(ibv_rc_pingpong) uses index "+strconv.Itoa(one.index())+" of the GID table of rxe0/1", "/"+one.pod.Name+": ")
+	foreignUse := "(ibv_rc_pingpong) uses index " + strconv.Itoa(one.index()) + " of the GID table of rxe0/1"
+	contains(t, told[0].Error, foreignUse, "/"+one.pod.Name+": ")
 	contains(t, n.rocectl("trace"), "ALARM", told[0].Error)
-	contains(t, n.rocectl("show"), "alarm ", told[0].Error)
-	contains(t, n.rocectl("top", "--once"), "# alarm ", told[0].Error)
+	// A slow machine may have told of the other program of the pair since.
+	contains(t, n.rocectl("show"), "alarm ", foreignUse)
+	contains(t, n.rocectl("top", "--once"), "# alarm ", foreignUse)
 
 	began := time.Now()
-	one.pod.uses(t, two.index(), 1, "the address handle is told", func() bool { told = n.alarms(); return len(told) > 1 })
-	took := told[1].At.Sub(began)
+	one.pod.uses(t, two.index(), 1, "the address handle is told", func() bool { told = n.alarms(one.id()); return len(told) > 0 })
+	took := told[0].At.Sub(began)
 	t.Logf("told after %v", took)
 	if took > time.Second && os.Getenv("VM_KVM") == "true" { // an emulated processor measures nothing
 		t.Error("want a second")
