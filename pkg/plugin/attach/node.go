@@ -121,6 +121,8 @@ type RDMA interface {
 	Users(ctx context.Context, recorded plan.Ops, in netns.ID) ([]string, error)
 	// Located returns the GID indexes of the GIDs that Do waited for.
 	Located() map[netip.Addr]int
+	// HasPlace fails if the GID table of a port has no place for another address.
+	HasPlace(d plan.RDMADevice) error
 	// LookBefore notes which entries there are for addresses that set is about to set.
 	// all are the operations of the attachment.
 	LookBefore(all, set plan.Ops) error

@@ -8,7 +8,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"math"
 	"slices"
 
 	"github.com/roce-cni/roce-cni/pkg/base/cnierr"
@@ -45,22 +44,10 @@ func (n Node) survey(ctx context.Context, pod *pod, req conf.Request) (conf.Requ
 		r.Node = n.ID
 		r.RDMA, r.Fault = n.device(ctx, pod.rdma, req, one, r.Parent)
 		if r.RDMA != nil && req.MinRails < len(req.Rails) && req.RDMA.GID == conf.Require && !req.LinkInContainer {
-			r.Fault = hasPlace(pod.rdma, r.RDMA.Device)
+			r.Fault = pod.rdma.HasPlace(r.RDMA.Device) // only of a rail that can be left out: it takes a file for each place
 		}
 	}
 	return req, rails, nil
-}
-
-// hasPlace returns a fault if the GID table of a port has no place for an address. Only a rail that
-// can be left out is asked, because a table takes a file for each place. A table that cannot be
-// read is no fault: ADD waits for its entries.
-func hasPlace(r RDMA, d plan.RDMADevice) error {
-	entries, size, err := r.Before(rdma.Host, d, math.MaxInt)
-	if err != nil || size-len(entries) >= rdma.Width(entries) {
-		return nil
-	}
-	return cnierr.New(cnierr.NoGID, "use RDMA device", d.Name, "start fewer pods on this NIC; rocectl gids shows who has the entries",
-		"its GID table is full: %d of %d entries are in use", len(entries), size)
 }
 
 // withServices replaces "auto" in hostLink.routes by the CIDRs that the agent has written

@@ -5,6 +5,7 @@ package attach_test
 
 import (
 	"context"
+	"math"
 	"net/netip"
 	"slices"
 	"sync"
@@ -168,6 +169,15 @@ func (h handle) Place(_ context.Context, r plan.AlignRail, set, unset []netip.Ad
 		}
 	}
 	return out, nil
+}
+
+// HasPlace implements attach.RDMA.
+func (h handle) HasPlace(d plan.RDMADevice) error {
+	entries, size, err := h.Before(rdma.Host, d, math.MaxInt)
+	if err != nil || size-len(entries) >= rdma.Width(entries) {
+		return nil
+	}
+	return cnierr.New(cnierr.NoGID, "use RDMA device", d.Name, "", "its GID table is full")
 }
 
 // Before implements attach.RDMA.

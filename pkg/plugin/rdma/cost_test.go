@@ -13,6 +13,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/roce-cni/roce-cni/pkg/base/cnierr"
 	"github.com/roce-cni/roce-cni/pkg/plugin/conf"
 	"github.com/roce-cni/roce-cni/pkg/plugin/plan"
 	"github.com/roce-cni/roce-cni/pkg/plugin/rdma/gidtable"
@@ -46,6 +47,27 @@ func rails(n, size, used int) (*node, fstest.MapFS) {
 		sys["class/infiniband/"+name+"/device"] = symlink("../../../devices/x")
 	}
 	return out, sys
+}
+
+// TestAPlaceIsFoundWithoutTheWholeTable: a whole table took a file for each place, and two more
+// for each entry: 336 of mlx5's with 40 entries.
+func TestAPlaceIsFoundWithoutTheWholeTable(t *testing.T) {
+	t.Parallel()
+	for _, c := range []struct {
+		size, used, most int
+		full             bool
+	}{{256, 0, 3, false}, {256, 40, 43, false}, {256, 254, 257, false}, {256, 255, 1100, true}, {256, 256, 1100, true}} {
+		n, sys := rails(1, c.size, c.used)
+		reads := 0
+		s := n.subsystem(t, counting{sys, &reads})
+		err := s.HasPlace(plan.RDMADevice{Name: "mlx5_0", Port: 1})
+		if (cnierr.CodeOf(err) == cnierr.NoGID) != c.full || reads > c.most {
+			t.Errorf("%d of %d entries: %v after %d reads, want %d at most", c.used, c.size, err, reads, c.most)
+		}
+	}
+	if err := (&node{}).subsystem(t, fstest.MapFS{}).HasPlace(plan.RDMADevice{Name: "mlx5_0", Port: 1}); err != nil {
+		t.Errorf("a table that cannot be read: %v", err)
+	}
 }
 
 func TestDiscoveryCostsTheSameOnAnyNode(t *testing.T) {

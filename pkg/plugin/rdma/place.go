@@ -8,10 +8,32 @@ import (
 	"errors"
 	"net/netip"
 
+	"github.com/roce-cni/roce-cni/pkg/base/cnierr"
 	"github.com/roce-cni/roce-cni/pkg/plugin/conf"
 	"github.com/roce-cni/roce-cni/pkg/plugin/plan"
 	"github.com/roce-cni/roce-cni/pkg/plugin/rdma/gidtable"
 )
+
+// HasPlace returns NoGID if the GID table of a port has no place for another address. It reads
+// no more than to the second free place, unless there is none. A table that cannot be read is
+// no fault: ADD waits for its entries.
+func (s *Subsystem) HasPlace(d plan.RDMADevice) error {
+	var full bool
+	var entries []Entry
+	var size int
+	err := s.at(Host, func() (err error) {
+		t := gidtable.New(s.c.Sys, d.Name, d.Port)
+		if full, err = t.Full(); full && err == nil {
+			entries, size, err = t.Entries()
+		}
+		return err
+	})
+	if err != nil || !full || size-len(entries) >= Width(entries) {
+		return nil //nolint:nilerr // as it says above
+	}
+	return cnierr.New(cnierr.NoGID, "use RDMA device", d.Name, "start fewer pods on this NIC; rocectl gids shows who has the entries",
+		"its GID table is full: %d of %d entries are in use", len(entries), size)
+}
 
 // LookBefore notes which entries there are for the addresses that set is about to set on
 // interfaces of the pod. So Do, Place and Has later know the pod's entries from those of

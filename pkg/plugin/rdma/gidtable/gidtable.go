@@ -200,6 +200,19 @@ func (t Table) Before(limit int) ([]Entry, int, error) {
 // of sysfs as they are.
 func (t Table) Entries() ([]Entry, int, error) { return t.Before(math.MaxInt) }
 
+// Full says whether a table has less than two free places. It reads one file for each index up
+// to the second free one. Errors are those of Entries.
+func (t Table) Full() (bool, error) {
+	free := 0
+	err := t.places(func(_ port, _ int, gid netip.Addr) bool {
+		if !gid.IsValid() {
+			free++
+		}
+		return free < 2
+	})
+	return free < 2, err
+}
+
 // Merge joins the entries that two namespaces see of one table. It also says whether
 // the two see different GID indexes in use. The upstream kernel shows all namespaces
 // the same entries. NVIDIA's driver (MLNX_OFED, DOCA-OFED) hides an entry if its
