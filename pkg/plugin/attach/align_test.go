@@ -374,6 +374,35 @@ func TestAPodWithAddressesOfFillersDoesNotStopOthers(t *testing.T) {
 	})
 }
 
+// TestFillersOfARenamedNICGiveWay has fillers on the link of ens2 from when it had another name.
+func TestFillersOfARenamedNICGiveWay(t *testing.T) {
+	t.Parallel()
+	w := promising(t, `"equal"`, newGIDTables(64, 1, 1, 1, 1))
+	w.keep = true
+	if err := w.node().Machine.MakeNetns(plan.FillerNetns); err != nil {
+		t.Fatal(err)
+	}
+	k, err := w.node().Machine.Open(plan.FillerNetns)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer k.Close()
+	link := plan.Child{Parent: "ens9"}.Fillers()
+	link.Parent = "ens2"
+	ops := plan.InPod(link)
+	for addr := plan.FillerRange.Addr(); len(ops) < 4; addr = addr.Next() {
+		ops = append(ops, plan.InPod(plan.Address{Link: link.Name, Prefix: netip.PrefixFrom(addr, 32)})...)
+	}
+	for _, op := range ops {
+		if err := k.Do(ctx, op); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if at := w.comeEqual("c1"); at[0] != 1 || w.hca.tables.fillers() > 1 {
+		t.Errorf("the pod is at %d, beside %d fillers", at, w.hca.tables.fillers())
+	}
+}
+
 // TestAKillBetweenFillersHarmsNoPod kills an ADD before each of its operations. In turn, the
 // pod's DEL, its next ADD and GC come next. An ADD of another pod is right beside what the
 // kill has left, and the last DEL leaves nothing.

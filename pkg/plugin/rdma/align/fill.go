@@ -93,13 +93,16 @@ func (a Aligner) entries(f *rail, limit int) (all []rdma.Entry, size int, hidden
 }
 
 // filler returns the operation that sets the filler of an entry, false if the entry is no
-// filler of the rail.
+// filler of the rail. Those of the node may be on the link of a NIC that had another name.
 func (f *rail) filler(e rdma.Entry) (plan.Op, bool) {
-	link := f.filled().Link
-	if e.Netdev != string(link) || !plan.FillerRange.Contains(e.GID) {
+	ours := plan.IsFiller(e.GID, e.Netdev)
+	if f.own {
+		ours = e.Netdev == string(f.Link) && plan.FillerRange.Contains(e.GID)
+	}
+	if !ours {
 		return plan.Op{}, false
 	}
-	return plan.InPod(plan.Address{Link: link, Prefix: netip.PrefixFrom(e.GID, e.GID.BitLen())})[0], true
+	return plan.InPod(plan.Address{Link: conf.LinkName(e.Netdev), Prefix: netip.PrefixFrom(e.GID, e.GID.BitLen())})[0], true
 }
 
 // fillerAt returns the filler of a rail with the RoCE v2 entry at an index, none if there is
@@ -241,17 +244,18 @@ func (a Aligner) giveBack(ctx context.Context, rails []*rail, from int) error {
 		to = max(to, f.highest)
 	}
 	needed := map[int]bool{}
-	fillers := make([]map[netip.Addr][]int, len(rails)) // of each rail, with their indexes
+	fillers := make([]map[plan.Kind][]int, len(rails)) // of each rail, with their indexes
 	for i, f := range rails {
 		entries, _, hidden, err := a.entries(f, to+1)
 		if err != nil {
 			return err
 		}
-		fillers[i] = map[netip.Addr][]int{}
+		fillers[i] = map[plan.Kind][]int{}
 		ours := map[int]bool{}
 		for _, e := range entries {
-			if _, ours[e.Index] = f.filler(e); ours[e.Index] {
-				fillers[i][e.GID] = append(fillers[i][e.GID], e.Index)
+			filler, is := f.filler(e)
+			if ours[e.Index] = is; is {
+				fillers[i][filler.Kind] = append(fillers[i][filler.Kind], e.Index)
 			} else {
 				needed[e.Index] = true
 			}
@@ -263,9 +267,9 @@ func (a Aligner) giveBack(ctx context.Context, rails []*rail, from int) error {
 	var errs []error
 	for i, f := range rails {
 		var back plan.Ops
-		for addr, at := range fillers[i] {
+		for filler, at := range fillers[i] {
 			if f.own || slices.Max(at) >= from && !slices.ContainsFunc(at, func(index int) bool { return needed[index] }) {
-				back = append(back, plan.InPod(plan.Address{Link: f.filled().Link, Prefix: netip.PrefixFrom(addr, addr.BitLen())})...)
+				back = append(back, plan.InPod(filler)...)
 			}
 		}
 		errs = append(errs, a.remove(ctx, f, back))
