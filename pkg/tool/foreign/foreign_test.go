@@ -172,7 +172,7 @@ func TestBlindWatcherIsToldOnce(t *testing.T) {
 	}
 }
 
-// A record stays damaged until somebody mends it, and there are ten looks in a second.
+// A record stays damaged until an operator repairs it, and there are ten looks in a second.
 func TestDamagedRecordIsSaidOnceUntilItIsAnother(t *testing.T) {
 	t.Parallel()
 	var log bytes.Buffer
