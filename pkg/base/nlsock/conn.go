@@ -81,7 +81,16 @@ type Reply struct {
 	Rows        [][]byte
 	Err         error
 	interrupted bool
+	size        int // of Rows and what is made of them
 }
+
+// maxSize is how many bytes the rows of a reply may need: 120,000 routes, or 35,000 links. A
+// program of a pod can make more than a process with a memory limit can hold. perRow is about
+// what is made of a row, beside its bytes.
+const maxSize, perRow = 64 << 20, 512
+
+// ErrTooMuch is returned for a dump that is too large to be kept.
+var ErrTooMuch = fmt.Errorf("what was listed needs more than %d MiB of memory", maxSize>>20)
 
 // ErrInterrupted is returned for a dump that was interrupted in every attempt.
 var ErrInterrupted = errors.New("what was listed keeps changing")
@@ -184,10 +193,16 @@ func (r *Reply) add(m syscall.NetlinkMessage) bool {
 		r.Err = ackError(m)
 		return true
 	case unix.NLMSG_DONE:
-		r.Err = errnoOf(m.Data)
+		if r.Err = errnoOf(m.Data); r.Err == nil && r.size > maxSize {
+			r.Err = ErrTooMuch
+		}
 		return true
 	}
-	r.Rows = append(r.Rows, m.Data)
+	if r.size += len(m.Data) + perRow; r.size > maxSize {
+		r.Rows = nil // the rest is read: the kernel serves no other request before
+	} else {
+		r.Rows = append(r.Rows, m.Data)
+	}
 	return m.Header.Flags&unix.NLM_F_MULTI == 0
 }
 

@@ -39,6 +39,25 @@ func TestInterruptedDumpIsSeen(t *testing.T) {
 	}
 }
 
+// The kernel has the memory, and a process with a memory limit may not have it.
+func TestADumpThatIsTooLargeIsReadToItsEndAndNotKept(t *testing.T) {
+	t.Parallel()
+	message := func(typ uint16, size int) syscall.NetlinkMessage {
+		return syscall.NetlinkMessage{Header: syscall.NlMsghdr{Type: typ, Flags: unix.NLM_F_MULTI}, Data: make([]byte, size)}
+	}
+	for rows, want := range map[int]error{120_000: nil, 200_000: ErrTooMuch} {
+		var r Reply
+		for range rows {
+			if r.add(message(unix.NLMSG_MIN_TYPE, 36)) {
+				t.Fatal("the dump ended early")
+			}
+		}
+		if !r.add(message(unix.NLMSG_DONE, 4)) || !errors.Is(r.Err, want) || want != nil && r.Rows != nil || want == nil && len(r.Rows) != rows {
+			t.Errorf("%d rows: got %d and %v, want %v", rows, len(r.Rows), r.Err, want)
+		}
+	}
+}
+
 func TestAttributesEndWhereTheyAreCut(t *testing.T) {
 	t.Parallel()
 	whole := []byte{5, 0, 1, 0, 'a', 0, 0, 0, 8, 0, 2, 0x80, 1, 2, 3, 4}

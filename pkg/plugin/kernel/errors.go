@@ -33,6 +33,7 @@ func everywhere() []meaning {
 		{context.Canceled, cnierr.TryAgain, again},
 		{context.DeadlineExceeded, cnierr.TryAgain, again},
 		{rtnl.ErrInterrupted, cnierr.TryAgain, again},
+		{rtnl.ErrTooMuch, cnierr.IO, "find the program that makes so many routes, rules or links in the pod"},
 		{unix.ENOMEM, cnierr.TryAgain, again},
 		{unix.ENOBUFS, cnierr.TryAgain, again},
 		{unix.EPERM, cnierr.IO, needsRoot},

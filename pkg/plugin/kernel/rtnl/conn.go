@@ -46,6 +46,9 @@ func (c *Conn) Close() { c.sock.Close() }
 // ErrInterrupted is returned for a dump that was interrupted in every attempt.
 var ErrInterrupted = nlsock.ErrInterrupted
 
+// ErrTooMuch is returned for a dump that is too large to be kept.
+var ErrTooMuch = nlsock.ErrTooMuch
+
 // ErrShort is returned for an answer with a row that ends in its fixed part. The kernel
 // makes none; a recording may have one.
 var ErrShort = errors.New("a netlink row is too short")
