@@ -14,7 +14,6 @@ import (
 	"net/netip"
 	"os"
 	"path/filepath"
-	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -366,7 +365,7 @@ func (w serviceWatcher) served(ctx context.Context, see func([]netip.Prefix, err
 	}
 }
 
-// cidrs returns the CIDRs of all objects.
+// cidrs returns the CIDRs of all objects, in any order, and some perhaps twice.
 func (w serviceWatcher) cidrs(objects cache.Store) []netip.Prefix {
 	var out []netip.Prefix
 	for _, object := range objects.List() {
@@ -374,11 +373,7 @@ func (w serviceWatcher) cidrs(objects cache.Store) []netip.Prefix {
 		if err != nil {
 			w.log.Warn("a CIDR of Services is left out", "error", err)
 		}
-		for _, p := range cidrs {
-			if !slices.Contains(out, p) {
-				out = append(out, p)
-			}
-		}
+		out = append(out, cidrs...)
 	}
 	return out
 }

@@ -88,7 +88,7 @@ func TestServicesOfTheClusterBelongToAutoRoutes(t *testing.T) {
 	if err != nil || !r.HostLink.Auto || len(r.HostLink.Routes) != 2 {
 		t.Fatalf("%+v, error %v", r.HostLink, err)
 	}
-	got, err := r.WithServices(prefixes("10.96.0.0/16", "fd00:96::/108"))
+	got, err := r.WithServices(prefixes("10.96.0.0/16", "fd00:96::/108", "10.96.0.0/16"))
 	if want := prefixes("10.244.0.0/16", "10.96.0.0/16", "fd00:96::/108"); err != nil || !slices.Equal(got.HostLink.Routes, want) {
 		t.Errorf("%v, error %v, want %v", got.HostLink.Routes, err, want)
 	}
