@@ -13,6 +13,7 @@ import (
 	"net/netip"
 	"os"
 	"path/filepath"
+	"runtime"
 	"slices"
 	"strconv"
 	"strings"
@@ -21,6 +22,7 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+	"golang.org/x/sys/unix"
 
 	"github.com/roce-cni/roce-cni/pkg/base/cnierr"
 	"github.com/roce-cni/roce-cni/pkg/base/netns"
@@ -60,6 +62,46 @@ func TestLinesOfTheKernelAreRead(t *testing.T) {
 		if uses[i].setsGID() != is {
 			t.Errorf("%+v: want %v", uses[i], is)
 		}
+	}
+}
+
+// There is more than is read at once, and what is read ends within a line.
+func TestALookIsBoundedAndLosesNothing(t *testing.T) {
+	t.Parallel()
+	var fds [2]int
+	if err := unix.Pipe2(fds[:], unix.O_CLOEXEC|unix.O_NONBLOCK); err != nil {
+		t.Fatal(err)
+	}
+	defer unix.Close(fds[0])
+	defer unix.Close(fds[1])
+	if _, err := unix.FcntlInt(uintptr(fds[1]), unix.F_SETPIPE_SZ, 1<<20); err != nil {
+		t.Fatal(err)
+	}
+	line, _, _ := strings.Cut(text, "\n")
+	wrote := 3 * most / len(line)
+	if n, err := unix.Write(fds[1], []byte(strings.Repeat(line+"\n", wrote))); err != nil || n != wrote*(len(line)+1) {
+		t.Fatalf("%d bytes, error %v", n, err)
+	}
+	p := &probe{pipe: fds[0]}
+	for left := wrote; left > 0; {
+		uses, _, err := p.read()
+		if n := len(uses); err != nil || n == 0 || n*len(line) > most+4<<10 {
+			t.Fatalf("%d uses of %d, error %v, want some, and at most %d bytes of them", n, left, err, most)
+		}
+		left -= len(uses)
+	}
+	if uses, _, err := p.read(); len(uses) > 0 || err != nil {
+		t.Errorf("%d uses more than there are, error %v", len(uses), err)
+	}
+}
+
+// The probe sees all that its own thread reads.
+func TestTablesAreReadOnAnotherThread(t *testing.T) {
+	t.Parallel()
+	runtime.LockOSThread()
+	defer runtime.UnlockOSThread()
+	if on, err := elsewhere(func() (int, error) { return unix.Gettid(), nil }); err != nil || on == unix.Gettid() {
+		t.Errorf("they are read on this thread, error %v", err)
 	}
 }
 
@@ -248,6 +290,13 @@ func TestAlarmsOfAPodBackOff(t *testing.T) {
 	}
 	if want := "process 5 (a?b) uses index 0 of the GID table of rxe0/1, which is 172.16.0.2 of ml/p2: "; !strings.HasPrefix(first.Error, want) {
 		t.Errorf("it says %q, want %q", first.Error, want)
+	}
+	of := map[conf.ContainerID]int{}
+	for _, c := range all {
+		of[c.ContainerID]++
+	}
+	if len(of) != 2 || of["c1"] < 2*of[""]-10 {
+		t.Errorf("alarms by container: %v, want those of two NICs of c1, and of the namespaces without record", of)
 	}
 	if len(w.told) > 3 {
 		t.Errorf("%d subjects are kept", len(w.told))

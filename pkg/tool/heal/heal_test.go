@@ -35,13 +35,15 @@ type machine struct {
 	nic      error           // stands in the way of each repair
 	slow     conf.Attachment // a look at it does not end in time
 	looks    int
-	repaired []time.Duration // when
+	ofOne    map[conf.Attachment][]time.Duration // when it was looked at
+	repaired []time.Duration                     // when
 	after    func(conf.Attachment)
 }
 
 func (m *machine) Lost(ctx context.Context, at conf.Attachment) (plan.Ops, error) {
 	m.mu.Lock()
 	m.looks++
+	m.ofOne[at] = append(m.ofOne[at], m.now())
 	slow, damaged := at == m.slow, m.damaged[at]
 	m.mu.Unlock()
 	if slow {
@@ -107,7 +109,7 @@ func fatal(t *testing.T, err error) {
 // newMachine runs a healer of so many attachments until the test ends.
 func newMachine(t *testing.T, attachments int) *machine {
 	t.Helper()
-	m := &machine{began: time.Now(), damaged: map[conf.Attachment]bool{}}
+	m := &machine{began: time.Now(), damaged: map[conf.Attachment]bool{}, ofOne: map[conf.Attachment][]time.Duration{}}
 	records := record.Store{Dir: t.TempDir(), BootID: "boot"}
 	m.Healer = New(Config{
 		Node: m, Records: records, Calls: calls.File{Dir: records.Dir},
@@ -139,6 +141,24 @@ func TestADayOfAnIdleNodeHasItsSweepsAndNothingElse(t *testing.T) {
 		synctest.Wait()
 		if want := 10 * 24 * 12; m.looks != want || len(m.repairs()) > 0 || len(m.said(t)) > 0 {
 			t.Errorf("%d looks, want %d; %d repairs, and %d calls", m.looks, want, len(m.repairs()), len(m.said(t)))
+		}
+	})
+}
+
+func TestAnAttachmentThatStaysDamagedDelaysNoSweep(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		m := newMachine(t, 2)
+		synctest.Wait()
+		m.nic = cnierr.New(cnierr.Damaged, "check", "net1", "", "another plugin made it")
+		m.damage(container(0))
+		m.tells(container(0))
+		time.Sleep(time.Hour)
+		synctest.Wait()
+		for i, at := range m.ofOne[container(1)] {
+			if want := time.Duration(i) * sweepEvery; at != want {
+				t.Fatalf("the other one is looked at after %v, want %v", at, want)
+			}
 		}
 	})
 }
@@ -188,6 +208,34 @@ func TestAnAttachmentThatDoesNotHoldIsLeftAloneForLongerEachTime(t *testing.T) {
 	})
 }
 
+// All attachments have the NIC r0. The links and the namespaces of other pods are no reason.
+func TestAChangeIsAReasonToLookAtWhatItConcerns(t *testing.T) {
+	t.Parallel()
+	for name, tt := range map[string]struct {
+		event Event
+		want  int
+	}{
+		"in the namespace of one":          {Event{NSID: 1, Link: "net1"}, 1},
+		"in a namespace without record":    {Event{NSID: 9, Link: "net1"}, 0},
+		"of the NIC, which is in no way":   {Event{NSID: own, Link: "r0"}, 0},
+		"of a link of the host":            {Event{NSID: own, Link: "veth7"}, 0},
+		"of the host's routes":             {Event{NSID: own, Gone: true}, 0},
+		"of an RDMA device, and not asked": {Event{RDMA: true}, 0},
+	} {
+		synctest.Test(t, func(t *testing.T) {
+			m := newMachine(t, 3)
+			synctest.Wait()
+			before := m.looks
+			m.Note(tt.event)
+			time.Sleep(time.Minute)
+			synctest.Wait()
+			if n := m.looks - before; n != tt.want {
+				t.Errorf("%s: %d looks, want %d", name, n, tt.want)
+			}
+		})
+	}
+}
+
 // The healer looks at an attachment at once when its NIC changes, however long it would wait.
 func TestAnErrorOfANICIsToldOnceAndEndsWithTheNIC(t *testing.T) {
 	t.Parallel()
@@ -220,21 +268,31 @@ func TestAnErrorOfANICIsToldOnceAndEndsWithTheNIC(t *testing.T) {
 // sooner if the NIC stands in the way of the repair, and then not all the time.
 func TestLinksThatFlapAreNotLookedAtAllTheTime(t *testing.T) {
 	t.Parallel()
-	for code, most := range map[cnierr.Code]int{cnierr.BadParent: 2 * int(10*time.Minute/pause), cnierr.Damaged: 10} {
+	nic, end := Event{NSID: own, Link: "r0"}, Event{NSID: numberOf(container(0)), Link: "net1"}
+	for _, tt := range []struct {
+		code  cnierr.Code
+		flaps Event
+		most  int
+	}{
+		{cnierr.BadParent, nic, 2 * int(10*time.Minute/pause)},
+		{cnierr.BadParent, end, 10},
+		{cnierr.Damaged, nic, 10},
+		{cnierr.Damaged, end, 10},
+	} {
 		synctest.Test(t, func(t *testing.T) {
 			m := newMachine(t, 1)
 			synctest.Wait()
-			m.nic = cnierr.New(code, "select master", "r0", "", "it is not well")
+			m.nic = cnierr.New(tt.code, "select master", "r0", "", "it is not well")
 			m.damage(container(0))
 			m.tells(container(0))
 			before := m.looks
 			for range 10 * 60 * 10 {
-				m.Note(Event{NSID: own, Link: "r0"})
+				m.Note(tt.flaps)
 				time.Sleep(100 * time.Millisecond)
 			}
 			synctest.Wait()
-			if n := m.looks - before; n > most {
-				t.Errorf("error %d: %d looks in ten minutes, want at most %d", code, n, most)
+			if n := m.looks - before; n > tt.most {
+				t.Errorf("error %d, %+v: %d looks in ten minutes, want at most %d", tt.code, tt.flaps, n, tt.most)
 			}
 		})
 	}

@@ -7,6 +7,7 @@ import (
 	"bufio"
 	"context"
 	"encoding/hex"
+	"fmt"
 	"io/fs"
 	"net/netip"
 	"os"
@@ -56,7 +57,7 @@ func (kernel) Close() {}
 
 func (k kernel) Dump(_ context.Context, req nlsock.Request) ([][]byte, error) {
 	for _, device := range nlsock.Attributes(req.Body) {
-		if nlsock.Number(device) != 0 {
+		if nlsock.Number(device) != 0 && k["both"] == nil {
 			return nil, nil
 		}
 	}
@@ -117,6 +118,39 @@ func TestObjectsBelongToThePodOfTheirProcess(t *testing.T) {
 		if diff := cmp.Diff(c.want, got, cmpopts.IgnoreFields(rdma.Process{}, "Netns")); err != nil || diff != "" {
 			t.Errorf("%s: %v (-want +got)\n%s", name, err, diff)
 		}
+	}
+}
+
+// A pod has as much on a second device.
+func TestEachDeviceOfAPodIsAUseOfItsOwn(t *testing.T) {
+	t.Parallel()
+	n := node(t, fstest.MapFS{"189/ns/net": link("net:[77]"), "188/ns/net": link("net:[77]")})
+	k := recorded(t)
+	k["both"] = [][]byte{}
+	n.Dial = func() (*nldev.Conn, error) { return nldev.New(k), nil }
+	uses, err := n.Read(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	var got []string
+	for _, u := range uses {
+		got = append(got, fmt.Sprintf("%s %s %s %d %d", u.Device, u.User, u.Interface, u.Total(), len(u.Processes)))
+	}
+	if diff := cmp.Diff([]string{"rxe0 ml/p1 net1 2 2", "rxe1 ml/p1  2 2"}, got); diff != "" {
+		t.Errorf("(-want +got)\n%s", diff)
+	}
+}
+
+// The recorded namespace is gone, and its path is that of another one, which may be the host's.
+func TestNamespaceThatIsAnotherOneNowIsNotRead(t *testing.T) {
+	t.Parallel()
+	n := node(t, fstest.MapFS{})
+	n.Records[0].Netns = "/proc/self/ns/net"
+	n.Records[0].Plan.Ops = plan.OnHost(plan.Move{Device: plan.RDMADevice{Name: "rxe0"}})
+	dial, dials := n.Dial, 0
+	n.Dial = func() (*nldev.Conn, error) { dials++; return dial() }
+	if _, err := n.Read(t.Context()); err != nil || dials != 1 {
+		t.Errorf("%d namespaces are read, error %v, want that of the host alone", dials, err)
 	}
 }
 
