@@ -18,6 +18,7 @@ import (
 
 	"github.com/roce-cni/roce-cni/cmd/internal/plugin"
 	"github.com/roce-cni/roce-cni/pkg/plugin/ipam"
+	"github.com/roce-cni/roce-cni/pkg/tool/redact"
 )
 
 // TestABundleHasNothingThatIdentifiesAUser packs a node with a record, a lease and a
@@ -161,5 +162,16 @@ func TestABundleHasNoCommandsOfUsers(t *testing.T) {
 	got := aboutRDMA(mine + "[3.0] audit: type=1400 uid=0 gid=0 comm=\"secret\" exe=/usr/bin/rdma\n[4.0] process x: uid=5 gid=7 egid=7\n")
 	if got != mine {
 		t.Errorf("got %q", got)
+	}
+}
+
+func TestABundleThatCannotBeWrittenLeavesNothing(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	if err := write(filepath.Join(dir, "b.tar.gz"), []entry{{"node", "text"}, {"no name\x00", "text"}}, redact.New()); err == nil {
+		t.Error("tar takes the name")
+	}
+	if left, err := os.ReadDir(dir); err != nil || len(left) > 0 {
+		t.Errorf("%v is left, error %v", left, err)
 	}
 }

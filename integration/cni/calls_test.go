@@ -7,6 +7,7 @@ import (
 	"path/filepath"
 	"slices"
 	"testing"
+	"time"
 
 	"github.com/roce-cni/roce-cni/pkg/plugin/calls"
 )
@@ -49,8 +50,12 @@ func TestEachCallIsNoted(t *testing.T) {
 	}
 	for _, i := range []int{0, 2, 3} {
 		names := []string{}
+		var took time.Duration
 		for _, s := range got[i].Steps {
-			names = append(names, s.Name)
+			names, took = append(names, s.Name), took+s.Took
+		}
+		if took <= 0 || took > got[i].Took {
+			t.Errorf("the steps of call %d took %s, and the call %s", i, took, got[i].Took)
 		}
 		if want := []string{"lease", "macvlan", "sysctl", "up", "conflict", "address", "route", "rule", "gateway"}; len(names) < len(want) || !slices.Equal(names[:len(want)], want) {
 			t.Errorf("call %d has the steps %v, want %v", i, names, want)

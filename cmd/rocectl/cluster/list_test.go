@@ -6,9 +6,11 @@ package cluster
 import (
 	"bytes"
 	"encoding/json"
+	"errors"
 	"io"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/google/go-cmp/cmp"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -16,6 +18,8 @@ import (
 	"github.com/roce-cni/roce-cni/cmd/internal/cli"
 	"github.com/roce-cni/roce-cni/pkg/cluster/block"
 	"github.com/roce-cni/roce-cni/pkg/cluster/kube"
+	"github.com/roce-cni/roce-cni/pkg/cluster/reconcile"
+	"github.com/roce-cni/roce-cni/pkg/cluster/sticky"
 )
 
 // aState has a valid pool, a faulty one, and one without nodes. One node with blocks exists, another does not.
@@ -71,6 +75,30 @@ old     gone       compute  1       16    2     14
 		if diff := cmp.Diff(strings.TrimPrefix(tt.want, "\n"), got.String()); diff != "" {
 			t.Errorf("%s (-want +got)\n%s", name, diff)
 		}
+	}
+}
+
+// TestTheOverviewIsInTheOrderOfNames: a cached list of the API server has no order.
+func TestTheOverviewIsInTheOrderOfNames(t *testing.T) {
+	t.Parallel()
+	var got bytes.Buffer
+	var blocks []reconcile.Orphan
+	var leases []reconcile.Idle
+	for _, name := range []string{"b", "c", "a"} {
+		blocks = append(blocks, reconcile.Orphan{Block: reconcile.Block{Block: block.Block{Name: name}}})
+		leases = append(leases, reconcile.Idle{Lease: sticky.Lease{Name: name}})
+	}
+	if err := errors.Join(writeOrphans(&got, blocks, time.Now()), writeIdle(&got, leases, time.Now())); err != nil {
+		t.Fatal(err)
+	}
+	var names []string
+	for line := range strings.Lines(got.String()) {
+		if name, _, row := strings.Cut(line, " "); row && len(name) == 1 {
+			names = append(names, name)
+		}
+	}
+	if diff := cmp.Diff([]string{"a", "b", "c", "a", "b", "c"}, names); diff != "" {
+		t.Errorf("(-want +got)\n%s\n%s", diff, got.String())
 	}
 }
 

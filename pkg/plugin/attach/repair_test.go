@@ -290,9 +290,11 @@ func TestARailThatCannotBeRestoredDoesNotHoldUpTheOthers(t *testing.T) {
 		"another mode":    {"", "link set net1-1 type macvlan mode private", "mode"},
 		"renamed, no NIC": {"link set ens2 name ens9", "link set net1-1 name mine", "renamed"},
 	} {
-		t.Run(name, func(t *testing.T) {
+		test := func(t *testing.T, routingOnly bool) {
 			t.Parallel()
 			w := newRailsWorld(t)
+			n := w.node()
+			n.RoutingOnly = routingOnly
 			pod := w.fake.Pod(podPath("c1"))
 			if _, err := w.node().Add(ctx, w.request("c1", "net1", "")); err != nil {
 				t.Fatal(err)
@@ -304,11 +306,11 @@ func TestARailThatCannotBeRestoredDoesNotHoldUpTheOthers(t *testing.T) {
 			pod.IP("link set net1-1 down")
 			pod.IP(d.pod)
 			pod.IP("route del default dev net1-2 table 102")
-			lost, err := w.node().Lost(ctx, c1)
+			lost, err := n.Lost(ctx, c1)
 			if err == nil || !strings.Contains(err.Error(), `rail "1 (net1-1)"`) || len(lost) != 1 {
 				t.Fatalf("Lost: %v, %v: want the route of net1-2, and why not rail 1", lost.Commands("pod"), err)
 			}
-			done, err := w.node().Repair(ctx, c1)
+			done, err := n.Repair(ctx, c1)
 			if err == nil || !strings.Contains(err.Error(), `rail "1 (net1-1)"`) || !strings.Contains(err.Error(), d.says) {
 				t.Errorf("Repair: %v, want it to name the rail and %s", err, d.says)
 			}
@@ -318,7 +320,9 @@ func TestARailThatCannotBeRestoredDoesNotHoldUpTheOthers(t *testing.T) {
 			if _, err := w.node().CheckRecord(ctx, c1); err == nil || strings.Contains(err.Error(), "net1-2") {
 				t.Errorf("CHECK: %v, want findings about rail 1 alone", err)
 			}
-		})
+		}
+		t.Run(name, func(t *testing.T) { test(t, false) })
+		t.Run(name+", routing only", func(t *testing.T) { test(t, true) })
 	}
 }
 

@@ -139,6 +139,7 @@ func TestFaultsOfSysctl(t *testing.T) {
 		{`{"net.ipv4.conf.all.arp_ignore": 1}`, cnierr.BadConfig, `"sysctl.net.ipv4.conf.all.arp_ignore` + not, hint},
 		{`{"net.ipv4.conf.net1.arp_ignore": 1}`, cnierr.BadConfig, `"sysctl.net.ipv4.conf.net1.arp_ignore` + not, hint},
 		{`{"net/ipv4/conf/../IFNAME/arp_ignore": 1}`, cnierr.BadConfig, `arp_ignore` + not, hint},
+		{`{"net/ipv4/conf/IFNAME/arp_ignore/../../all/arp_ignore": 1}`, cnierr.BadConfig, `arp_ignore` + not, hint},
 		{`{"net.ipv4.conf.IFNAME.Arp": 1}`, cnierr.BadConfig, `IFNAME.Arp` + not, hint},
 		{`{"net.ipv4.route.IFNAME.x": 1}`, cnierr.BadConfig, `IFNAME.x` + not, hint},
 		{`{"net.ipv4/conf.IFNAME/arp_ignore": 1}`, cnierr.BadConfig, `arp_ignore` + not, hint},

@@ -42,7 +42,9 @@ func variables(a Advice) map[string]string {
 func TestEqualIndexesAreLogged(t *testing.T) {
 	t.Parallel()
 	ports := []Port{portOf("mlx5_0", "", "fe80::1", "172.16.0.5"), portOf("mlx5_10", "", "fe80::1", "172.17.0.5")}
-	got, err := Tell(Namespace{Rails: rails(ports, 1, 1), Out: "eth0", OutAddr: netip.MustParseAddr("10.0.0.7"), Apart: "net1 to net2"})
+	all := rails(ports, 1, 1)
+	all[1].Notes = []string{"net2 is down"}
+	got, err := Tell(Namespace{Rails: all, Out: "eth0", OutAddr: netip.MustParseAddr("10.0.0.7"), Apart: "net1 to net2"})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -67,7 +69,7 @@ func TestEqualIndexesAreLogged(t *testing.T) {
 			{"VLLM_NIXL_SIDE_CHANNEL_HOST", "10.0.0.7"},
 			{"SGLANG_HOST_IP", "10.0.0.7"},
 		},
-		Why:      []string{"NCCL_CROSS_NIC=0 and MC_ENABLE_DEST_DEVICE_AFFINITY=1, because the pod has no route from net1 to net2: a rail reaches only the same rail of other pods"},
+		Why:      []string{"net2 is down", "NCCL_CROSS_NIC=0 and MC_ENABLE_DEST_DEVICE_AFFINITY=1, because the pod has no route from net1 to net2: a rail reaches only the same rail of other pods"},
 		Perftest: []string{"ib_write_bw -d mlx5_0 -i 1 -x 1", "ib_write_bw -d mlx5_10 -i 1 -x 1"},
 	}
 	if diff := cmp.Diff(want, got, cmp.AllowUnexported(Advice{})); diff != "" {

@@ -123,3 +123,22 @@ func TestRecordsHaveWhatADDFoundInThisNamespace(t *testing.T) {
 		}
 	}
 }
+
+// Which pod uses a GID of another one is told by the namespace alone.
+func TestOwnersHaveTheNamespaceOfTheirRecord(t *testing.T) {
+	t.Parallel()
+	rec := record.Record{Attachment: conf.Attachment{ContainerID: "c1"}, NetnsID: netns.ID{Dev: 4, Ino: 5}}
+	rec.Plan.Ops = plan.InPod(plan.Address{Link: "net1", Prefix: netip.MustParsePrefix("172.16.0.5/16")})
+	owners, err := Node{Records: []record.Record{rec}}.owners(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, o := range owners {
+		if (o.ContainerID == "c1") != (o.ID == rec.NetnsID) {
+			t.Errorf("%+v: want the namespace of the record for its pod alone", o)
+		}
+	}
+	if last := owners[len(owners)-1]; last.ContainerID != "c1" || last.Link != "net1" {
+		t.Errorf("the last owner is %+v, want that of the record", last)
+	}
+}

@@ -40,6 +40,7 @@ func TestNamespacesAreFoundByMountAndByProcess(t *testing.T) {
 	mounted, other := node.PodAt(path), node.Pod()
 	for _, pod := range []*kerneltest.Netns{mounted, other} {
 		pod.IP("link add eth0 type veth peer name eth1")
+		pod.IP("link set dev eth0 alias rock")
 		pod.IP("link set dev eth1 alias roce:c1/eth1")
 		pod.IP("addr add 192.0.2.7/24 dev eth0")
 		pod.IP("addr add 2001:db8::7/64 dev eth1 nodad")

@@ -153,6 +153,24 @@ func TestTheReportOf64NodesFitsOnAScreen(t *testing.T) {
 	}
 }
 
+func TestTheVerdictSaysWhatIsNotKnown(t *testing.T) {
+	t.Parallel()
+	fault := report.Answer{Check: GatewayUp, Finding: report.Finding{Verdict: report.Problem}}
+	untold := report.Answer{Check: GatewayUp, Finding: report.Finding{Verdict: report.CannotTell, Missing: "run it as root"}}
+	pods := []Row{{"ml/a", []Cell{{Sign: Works}, {Sign: Works}}}}
+	for want, r := range map[string]Report{
+		"no fault on 2 rails of 1 pod":                                   {Pods: pods},
+		"no fault on 2 rails of 1 pod, and 1 question without an answer": {Pods: pods, Answers: []report.Answer{untold, untold}},
+		"1 fault on 1 of 1 rail of 1 pod": {
+			Pods: []Row{{"ml/a", []Cell{{Sign: "X", Faults: []string{"f"}}, {}}}}, Faults: []report.Answer{fault}, Answers: []report.Answer{fault, untold},
+		},
+	} {
+		if got := r.Verdict(); got != want {
+			t.Errorf("got %q, want %q", got, want)
+		}
+	}
+}
+
 func TestTheNamesOfTestsFitTheirColumn(t *testing.T) {
 	t.Parallel()
 	for _, s := range Signs() {

@@ -140,6 +140,38 @@ func TestAStrangerThatSaysNothingIsLeft(t *testing.T) {
 	})
 }
 
+// TestOnlyAWholeNonceIsAnswered sends the beginning of a nonce behind a whole one.
+func TestOnlyAWholeNonceIsAnswered(t *testing.T) {
+	t.Parallel()
+	n := nonce{0: 1, 15: 9}
+	s := &Server{seen: map[nonce]map[arrival]int{n: {}}}
+	echo, err := net.ListenUDP("udp4", &net.UDPAddr{IP: net.IPv4(127, 0, 0, 1)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer echo.Close()
+	go s.echo(echo)
+	c, err := net.DialUDP("udp4", nil, echo.LocalAddr().(*net.UDPAddr))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Close()
+	for _, b := range [][]byte{n[:], {}, n[:4], make([]byte, 16), n[:]} {
+		if _, err := c.Write(b); err != nil {
+			t.Fatal(err)
+		}
+	}
+	_ = c.SetReadDeadline(time.Now().Add(time.Minute))
+	for i := range 2 {
+		if length, err := c.Read(make([]byte, 100)); err != nil || length != len(n) {
+			t.Errorf("answer %d has %d bytes, error %v, want %d", i, length, err, len(n))
+		}
+	}
+	if got := s.received(n); len(got) != 1 || got[0].Count != 2 || got[0].Size != len(n)+28 {
+		t.Errorf("arrivals %+v, want two of %d bytes", got, len(n)+28)
+	}
+}
+
 // TestPodsWithOneNameAreToldApart: two pods of a node.
 func TestPodsWithOneNameAreToldApart(t *testing.T) {
 	t.Parallel()

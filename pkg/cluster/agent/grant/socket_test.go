@@ -7,11 +7,14 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"net"
 	"os"
 	"path/filepath"
 	"strings"
 	"testing"
+	"testing/synctest"
+	"time"
 
 	"github.com/roce-cni/roce-cni/pkg/base/cnierr"
 	"github.com/roce-cni/roce-cni/pkg/cluster/agent/grant"
@@ -104,4 +107,44 @@ func TestClientsThatSayNothingOrNonsenseStopNoOther(t *testing.T) {
 	if a, err := s.Ask("gpu", nodefile.Key{Pod: "db-0"}); err != nil || a.None != "gpu:db-0" {
 		t.Errorf("got %+v, error %v", a, err)
 	}
+}
+
+// pipes is a listener of one connection.
+type pipes struct {
+	conns chan net.Conn
+	ended chan struct{}
+}
+
+func (p pipes) Accept() (net.Conn, error) {
+	select {
+	case c := <-p.conns:
+		return c, nil
+	case <-p.ended:
+		return nil, net.ErrClosed
+	}
+}
+
+func (p pipes) Close() error { close(p.ended); return nil }
+
+func (pipes) Addr() net.Addr { return &net.UnixAddr{} }
+
+func TestAClientThatSaysNothingIsLeftAfterTheTimeOfAnADD(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		l := pipes{make(chan net.Conn), make(chan struct{})}
+		ctx, cancel := context.WithCancel(t.Context())
+		ended := make(chan error, 1)
+		go func() { ended <- grant.Socket{Listener: l}.Serve(ctx, echo) }()
+		near, far := net.Pipe()
+		l.conns <- far
+		began := time.Now()
+		_ = near.SetDeadline(began.Add(time.Hour))
+		if _, err := io.Copy(io.Discard, near); err != nil || time.Since(began) != nodefile.AskTime {
+			t.Errorf("it is left after %s, error %v, want %s", time.Since(began), err, nodefile.AskTime)
+		}
+		cancel()
+		if err := <-ended; !errors.Is(err, context.Canceled) {
+			t.Errorf("it ends with %v", err)
+		}
+	})
 }
