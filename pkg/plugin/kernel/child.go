@@ -108,6 +108,9 @@ func (w *work) do(ctx context.Context, pod *rtnl.Conn) error {
 // another namespace.
 func (r children) undo(ctx context.Context) error {
 	links, err := r[0].conn.Links(ctx)
+	if errors.Is(err, rtnl.ErrTooMuch) {
+		return r.undoNamed(ctx)
+	}
 	if err != nil {
 		return classify(deleting, string(r[0].op.Name), err)
 	}
@@ -121,6 +124,20 @@ func (r children) undo(ctx context.Context) error {
 		}
 	}
 	return errors.Join(remove(ctx, r[0].conn, ours, links), away.removeElsewhere(ctx))
+}
+
+// undoNamed removes the links that have the name of ADD. The others end with the namespace of
+// the pod, which made so many links that they cannot be listed.
+func (r children) undoNamed(ctx context.Context) error {
+	var errs []error
+	for i, n := range named(ctx, r[0].conn, r, func(m child) conf.LinkName { return m.op.Name }) {
+		if n.Err == nil && r[i].owns(n.Link) {
+			errs = append(errs, remove(ctx, r[0].conn, []rtnl.Link{n.Link}, nil))
+		} else {
+			errs = append(errs, classify(deleting, string(r[i].op.Name), ignore(n.Err, unix.ENODEV)))
+		}
+	}
+	return errors.Join(errs...)
 }
 
 // among finds our link among those of the pod, whatever its name is.

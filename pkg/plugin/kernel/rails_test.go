@@ -9,6 +9,9 @@ import (
 	"strings"
 	"testing"
 
+	"golang.org/x/sys/unix"
+
+	"github.com/roce-cni/roce-cni/pkg/base/nlsock"
 	"github.com/roce-cni/roce-cni/pkg/plugin/conf"
 	"github.com/roce-cni/roce-cni/pkg/plugin/kernel/kerneltest"
 	"github.com/roce-cni/roce-cni/pkg/plugin/plan"
@@ -37,6 +40,34 @@ func TestRailsOfSeveralMastersGoTogether(t *testing.T) {
 	}
 	if err := other.Check(t.Context(), plan.Op{Kind: theirs}); err != nil {
 		t.Error(err)
+	}
+}
+
+func TestUndoInAPodWithTooManyLinksToList(t *testing.T) {
+	t.Parallel()
+	node, pod, k := machine(t)
+	node.NIC("nic1")
+	ops := kerneltest.Rails(kerneltest.Container(t), nic, "nic1")
+	for _, run := range ops.Runs() {
+		if err := k.Do(t.Context(), run...); err != nil {
+			t.Fatal(err)
+		}
+	}
+	var sock *nlsock.Conn
+	if err := pod.Do(func() (err error) {
+		sock, err = nlsock.Dial(unix.NETLINK_ROUTE)
+		return err
+	}); err != nil {
+		t.Fatal(err)
+	}
+	k.Flood(sock)
+	for _, run := range slices.Backward(ops.Teardown().Runs()) {
+		if err := k.Undo(t.Context(), run...); err != nil {
+			t.Error(err)
+		}
+	}
+	if links := pod.IP("-o link"); strings.Count(links, "\n") != 1 {
+		t.Errorf("want lo to be left, got\n%s", links)
 	}
 }
 
