@@ -190,6 +190,15 @@ func TestWhatIsUnknownIsNotGuessed(t *testing.T) {
 		"make: *** [all] Error 2", "SyntaxError: invalid syntax", "profile could not be read: failed",
 		"product_id check failed", "git@example.com: Permission denied (publickey).", "tar: x: Cannot open: Invalid argument",
 		"cat: x: No such file or directory", "mkdir: cannot create directory: Permission denied", "HTTP 404 Not Found",
+		// What other programs say in words that ours use too.
+		"stty: 'standard input': Inappropriate ioctl for device", "umount: error: Device or resource busy",
+		"libusb: Failed to open device", "smartctl: Unable to open device /dev/sda", "curl: (28) connect() timed out!",
+		"ERROR: out of shared memory, raise max_locks_per_transaction", "Couldn't connect to server",
+		"There is insufficient memory for the Java Runtime Environment to continue.", "e2fsck: message truncated",
+		"route ip+net: no such network interface", "Failed: Assertion error in test_foo",
+		"failed to set up container networking: Bind for 0.0.0.0:80 failed: port is already allocated",
+		// The modules that a kernel has loaded are not its fault.
+		"Oops: 0000 [#1] SMP\nRIP: 0010:bo_move+0x10/0x200 [nouveau]\nModules linked in: mlx5_ib rdma_cm ib_core",
 	} {
 		if found := table.Find(text); len(found) > 0 {
 			t.Errorf("%q finds %v", text, texts(found))
