@@ -197,6 +197,9 @@ func TestWhatIsUnknownIsNotGuessed(t *testing.T) {
 		"There is insufficient memory for the Java Runtime Environment to continue.", "e2fsck: message truncated",
 		"route ip+net: no such network interface", "Failed: Assertion error in test_foo",
 		"failed to set up container networking: Bind for 0.0.0.0:80 failed: port is already allocated",
+		// Names of files, variables and functions are no errors.
+		"Wrote subnet file to /run/flannel/subnet.env", "rdma_bind_addr successful", "VLLM_NIXL_SIDE_CHANNEL_PORT=5600",
+		`"readinessindicatorfile":"/etc/cni/net.d/10-calico.conflist"`, "nvcc -c csrc/kernels/internode_ll.cu csrc/deep_ep.cpp",
 		// The modules that a kernel has loaded are not its fault.
 		"Oops: 0000 [#1] SMP\nRIP: 0010:bo_move+0x10/0x200 [nouveau]\nModules linked in: mlx5_ib rdma_cm ib_core",
 	} {
