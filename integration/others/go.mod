@@ -5,6 +5,7 @@ go 1.26.0
 require (
 	github.com/Mellanox/k8s-rdma-shared-dev-plugin v1.5.3
 	github.com/google/go-cmp v0.7.0
+	github.com/grafana/grafana-foundation-sdk/go v0.0.22
 	helm.sh/helm/v3 v3.19.0
 	sigs.k8s.io/yaml v1.6.0
 	volcano.sh/apis v1.13.0

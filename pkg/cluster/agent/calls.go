@@ -10,6 +10,7 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 
+	"github.com/roce-cni/roce-cni/pkg/base/cnierr"
 	"github.com/roce-cni/roce-cni/pkg/plugin/calls"
 )
 
@@ -35,7 +36,12 @@ func newCallCounter(file calls.File, log *slog.Logger) *callCounter {
 		heals:  counter("heals_total", "What rocectl heal has made again, by kind. Result failed, without kind: it could not make something again.", "what", "result"),
 		alarms: counter("alarms_total", "Alarms of rocectl heal: foreign-gid if a pod uses the GID of another pod, lost if there were too many uses to look at, or nothing is watched any more.", "what"),
 	}
-	for _, what := range []string{calls.ForeignGID, calls.LostUses} { // an alert sees it grow from 0
+	// Alerts and the dashboard see what grows from 0.
+	for _, e := range cnierr.Table() {
+		c.total.WithLabelValues("ADD", strconv.Itoa(int(e.Code)))
+	}
+	c.heals.WithLabelValues("", "failed")
+	for _, what := range []string{calls.ForeignGID, calls.LostUses} {
 		c.alarms.WithLabelValues(what)
 	}
 	_ = c.read() // those before the start

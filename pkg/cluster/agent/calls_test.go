@@ -32,7 +32,8 @@ func TestCallsOfTheNodeAreCounted(t *testing.T) {
 		}
 		add(calls.Call{Verb: "ADD", Took: time.Second})
 		n.run()
-		n.counts(`roce_cni_alarms_total{what="foreign-gid"} 0`, `roce_cni_alarms_total{what="lost"} 0`)
+		n.counts(`roce_cni_alarms_total{what="foreign-gid"} 0`, `roce_cni_alarms_total{what="lost"} 0`, `roce_cni_heals_total{result="failed",what=""} 0`,
+			`roce_cni_calls_total{code="106",verb="ADD"} 0`)
 		add(calls.Call{Verb: "ADD", Took: 20 * time.Millisecond})
 		add(calls.Call{Verb: "ADD", Code: 106, Took: 300 * time.Millisecond})
 		n.counts(`roce_cni_calls_total{code="0",verb="ADD"} 1`, `roce_cni_calls_total{code="106",verb="ADD"} 1`,
