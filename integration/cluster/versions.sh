@@ -40,6 +40,7 @@ mkdir -p "$logs"
 trap 'bash integration/cluster/build.sh "$cache" $server $node' EXIT # as make test-cluster has them
 
 run kubernetes-1.31.14 KUBERNETES=v1.31.14 "$server" ./integration/cluster
+run kubernetes-1.36.5 KUBERNETES=v1.36.5 "$server kubelet" ./integration/cluster ./integration/cluster/e2e
 run kubernetes-1.37.0 KUBERNETES=v1.37.0 "$server kubelet" ./integration/cluster ./integration/cluster/e2e
 run multus-4.3.0 MULTUS=v4.3.0 multus ./integration/cluster/e2e
 run multus-thick MULTUS_THICK=1 "multus-daemon multus-shim" ./integration/cluster/e2e
