@@ -69,6 +69,11 @@ func TestABlockIsTheSameSlotsOnEveryRail(t *testing.T) {
 			blocks: 5, index: []int{2}, slots: 6, name: "gpu-2",
 			want: [][]string{{"10.0.0.0/24 [10.0.0.36-10.0.0.47] -[10.0.0.40]"}, {"10.1.0.0/24 [10.1.0.32-10.1.0.47] -[10.1.0.41-10.1.0.44 10.1.0.47]"}},
 		},
+		"a subnet that is smaller than a block": {
+			spec:   `{"rails": [{"subnets": [{"subnet": "10.0.0.8/29"}]}]}`,
+			blocks: 1, index: []int{0}, slots: 6, name: "gpu-0",
+			want: [][]string{{"10.0.0.8/29 [10.0.0.8-10.0.0.15]"}},
+		},
 		"a block that one rail has not is none": {
 			spec: `{"blockSize": 4, "rails": [
 				{"subnets": [{"subnet": "10.0.0.0/28", "exclude": ["10.0.0.4-10.0.0.7"]}]}, {"subnets": [{"subnet": "10.1.0.0/24"}]}]}`,

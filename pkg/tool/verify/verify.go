@@ -178,7 +178,7 @@ func (v view) reaches(r Rail) (gateway netip.Addr, out []netip.Prefix) {
 		table = unix.RT_TABLE_MAIN
 	}
 	for _, route := range v.routes {
-		if route.Table != table || route.Index != r.index || route.Type != unix.RTN_UNICAST || route.Dst.Addr().Is4() != r.Addr.Is4() {
+		if route.Table != table || route.Index != r.index || route.Dst.Addr().Is4() != r.Addr.Is4() {
 			continue
 		}
 		if route.Dst.Bits() == 0 && route.Via.IsValid() {
