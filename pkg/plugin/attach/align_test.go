@@ -304,16 +304,19 @@ func TestADDIsMadeAgainIfAPromisedNumberMoves(t *testing.T) {
 // TestARailWithFewerAddressesHasAnEqualIndexToo has a rail without IPv6.
 func TestARailWithFewerAddressesHasAnEqualIndexToo(t *testing.T) {
 	t.Parallel()
-	w := newPromisedWorld(t)
-	w.config = `{"cniVersion": "1.1.0", "name": "rail", "type": "roce", "rails": [
-	{"master": "ens1", "subnets": [{"subnet": "172.16.11.0/29"}, {"subnet": "fd00:11::/64"}]}, {"master": "ens2", "subnets": [{"subnet": "172.16.12.0/29"}]}],
-	"rdma": {"mode": %q, "gidIndex": "equal"}, "ipam": {"type": "roce-ipam"}%s}`
-	w.fake.Pod(podPath("c1"))
-	if _, err := w.node().Add(ctx, w.request("c1", "net1", "")); err != nil {
-		t.Fatal(err)
-	}
-	if at := w.indexes("c1"); len(at) != 2 || len(at[0]) != 2 || len(at[1]) != 1 || at[0][0] != at[1][0] {
-		t.Errorf("got the indexes %v, want two and one, and the first ones equal", at)
+	const two = `{"master": "ens1", "subnets": [{"subnet": "172.16.11.0/29"}, {"subnet": "fd00:11::/64"}]}`
+	const one = `{"master": "ens2", "subnets": [{"subnet": "172.16.12.0/29"}]}`
+	for _, rails := range []string{two + ", " + one, one + ", " + two} {
+		w := newPromisedWorld(t)
+		w.config = `{"cniVersion": "1.1.0", "name": "rail", "type": "roce", "rails": [` + rails + `],
+		"rdma": {"mode": %q, "gidIndex": "equal"}, "ipam": {"type": "roce-ipam"}%s}`
+		w.fake.Pod(podPath("c1"))
+		if _, err := w.node().Add(ctx, w.request("c1", "net1", "")); err != nil {
+			t.Fatal(err)
+		}
+		if at := w.indexes("c1"); len(at) != 2 || len(at[0])+len(at[1]) != 3 || at[0][0] != at[1][0] {
+			t.Errorf("%s: got the indexes %v, want two and one, and the first ones equal", rails, at)
+		}
 	}
 }
 
