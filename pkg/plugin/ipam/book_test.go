@@ -41,6 +41,8 @@ type node struct {
 	now  time.Duration
 	dead map[string]bool // namespace paths
 	log  bytes.Buffer
+
+	reaped []string // the containers that were told
 }
 
 func newNode(t *testing.T) *node {
@@ -55,7 +57,8 @@ func (n *node) book() *ipam.Book {
 		Observe: func() func(netns.Ref) (bool, error) {
 			return func(ns netns.Ref) (bool, error) { return !n.dead[ns.Path], nil }
 		},
-		Log: slog.New(slog.NewTextHandler(&n.log, nil)),
+		Reaped: func(_ context.Context, o ipam.Owner) { n.reaped = append(n.reaped, o.ContainerID) },
+		Log:    slog.New(slog.NewTextHandler(&n.log, nil)),
 	})
 }
 
@@ -312,8 +315,8 @@ func TestLeasesOfDeadNamespacesAreReaped(t *testing.T) {
 	for i := range 10 {
 		n.mustLease(ask(fmt.Sprint("pod", i), s))
 	}
-	if got := n.holders(); slices.Contains(got, "a") || len(got) != 12 {
-		t.Errorf("held by %v", got)
+	if got := n.holders(); slices.Contains(got, "a") || len(got) != 12 || !slices.Equal(n.reaped, []string{"id-a"}) {
+		t.Errorf("held by %v, and told %v, want a alone", got, n.reaped)
 	}
 }
 

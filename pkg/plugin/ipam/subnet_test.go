@@ -124,3 +124,16 @@ func TestARequestedAddressIsRefusedWithTheReason(t *testing.T) {
 		})
 	}
 }
+
+// A process of another procfs may have the number of ours.
+func TestProcessesOfTwoProcfsAreInTwoPlaces(t *testing.T) {
+	t.Parallel()
+	other := t.TempDir()
+	for path, want := range map[string]bool{
+		"/proc/5/ns/net": true, "/proc/5/task/6/ns/net": true, other + "/5/ns/net": false, "/proc/ns": false,
+	} {
+		if samePlace("/proc/1/ns/net", path) != want {
+			t.Errorf("%s is in the place of /proc/1: want %v", path, want)
+		}
+	}
+}
