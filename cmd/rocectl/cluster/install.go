@@ -35,7 +35,6 @@ type installFlags struct {
 }
 
 func (f *installFlags) register(cmd *cobra.Command) {
-	cmd.Flags().StringVar(&f.from, "from", image, "the `FOLDER` of the plugins in the image")
 	cmd.Flags().StringVar(&f.to, "to", "/opt/cni/bin", "the plugin `FOLDER` of the container runtime")
 	cmd.Flags().BoolVar(&f.tools, "tools", false, "also rocectl: it goes into the same folder")
 }
@@ -78,6 +77,7 @@ init container of the pod installs it into a volume that the others mount.`,
 		},
 	}
 	f.register(cmd)
+	cmd.Flags().StringVar(&f.from, "from", image, "the `FOLDER` of the plugins in the image")
 	cmd.Flags().StringVar(&f.settings, "settings", "", "a `FILE` with the settings of the node, to install; without "+image+" it is installed alone")
 	cmd.Flags().StringVar(&f.settingsTo, "settings-to", conf.SettingsFile, "the `FILE` in which the plugins look for the settings")
 	return cmd
@@ -89,17 +89,13 @@ func uninstallCommand(stateDir func() (string, error)) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "uninstall",
 		Short: "Remove the installed plugins",
-		Long: `Remove the plugins that install has installed: the programs with the same names.
-On a node, also remove the network namespace of the fillers of GID tables. A pod
-does not see it: there, run ip netns del roce-gids on the node, or boot it.
+		Long: `Remove the plugins, roce and roce-ipam. On a node, also remove the network
+namespace of the fillers of GID tables. A pod does not see it: there, run
+ip netns del roce-gids on the node, or boot it.
 It refuses while pods of this node have attachments or addresses, according to
 the state folder. Without its plugin a pod can never be deleted.`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			programs, err := f.programs()
-			if err != nil {
-				return err
-			}
 			if !force {
 				dir, err := stateDir()
 				if err == nil {
@@ -109,12 +105,16 @@ the state folder. Without its plugin a pod can never be deleted.`,
 					return err
 				}
 			}
+			programs := []string{conf.PluginType, conf.PoolType}
+			if f.tools {
+				programs = append(programs, self)
+			}
 			for _, program := range programs {
 				path := f.path(program)
 				switch err := os.Remove(path); {
 				case errors.Is(err, fs.ErrNotExist):
 				case err != nil:
-					return installError(path, err)
+					return cnierr.New(cnierr.IO, "remove", path, "check that the folder is writable; in a container it must be mounted", "%w", err)
 				default:
 					fmt.Fprintf(cmd.OutOrStdout(), "%s: removed\n", path)
 				}
