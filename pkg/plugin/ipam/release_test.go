@@ -129,13 +129,14 @@ func TestReleaseOfOneAddressLeavesTheOthers(t *testing.T) {
 	t.Parallel()
 	n := newNode(t)
 	n.mustLease(ask("a", subnet("10.0.0.1/32"), subnet("fd00::1/128")))
+	n.mustLease(in("rail3", ask("a", subnet("10.0.0.1/32")))) // of another network
 	one := netip.MustParseAddr("10.0.0.1")
 	for range 2 { // the second time it is already in quarantine
 		if err := n.book().ReleaseAddress(ctx, "rail", one); err != nil {
 			t.Fatal(err)
 		}
 	}
-	n.wantEntries("rail 10.0.0.1 quarantined a 0s", "rail fd00::1 leased a 0s")
+	n.wantEntries("rail 10.0.0.1 quarantined a 0s", "rail fd00::1 leased a 0s", "rail3 10.0.0.1 leased a 0s")
 	for name, err := range map[string]error{
 		"another address": n.book().ReleaseAddress(ctx, "rail", one.Next()),
 		"another pool":    n.book().ReleaseAddress(ctx, "rail2", one),
