@@ -232,17 +232,19 @@ func TestFillersAreEnoughForLongTables(t *testing.T) {
 // has fillers on the other rails.
 func TestFillersGiveWayToPods(t *testing.T) {
 	t.Parallel()
-	w := promising(t, `"equal"`, newGIDTables(64, 1, 1, 1, 1))
-	single, tables := holder{podPath("single"), "net1"}, w.hca.tables
-	for i := range 30 {
-		tables.tables["ens2"].set(single, netip.AddrFrom4([4]byte{10, 9, 0, byte(i)}))
-	}
-	if at := w.comeEqual("c1"); at[0] != 31 || tables.fillers() != 60 {
-		t.Errorf("index %d beside 30 entries of a pod, with %d fillers, want 31 and 60", at[0], tables.fillers())
-	}
-	tables.undone(single.netns, plan.Op{})
-	if at := w.comeEqual("c2"); at[0] != 1 || tables.fillers() > 2 { // for the link-local address
-		t.Errorf("index %d after that pod has gone, with %d fillers, want 1 and 2", at[0], tables.fillers())
+	for _, nic := range []conf.LinkName{"ens1", "ens2", "ens3"} {
+		w := promising(t, `"equal"`, newGIDTables(64, 1, 1, 1, 1))
+		single, tables := holder{podPath("single"), "net1"}, w.hca.tables
+		for i := range 30 {
+			tables.tables[nic].set(single, netip.AddrFrom4([4]byte{10, 9, 0, byte(i)}))
+		}
+		if at := w.comeEqual("c1"); at[0] != 31 || tables.fillers() != 60 {
+			t.Errorf("index %d beside 30 entries of a pod on %s, with %d fillers, want 31 and 60", at[0], nic, tables.fillers())
+		}
+		tables.undone(single.netns, plan.Op{})
+		if at := w.comeEqual("c2"); at[0] != 1 || tables.fillers() > 2 { // for the link-local address
+			t.Errorf("index %d after that pod has gone from %s, with %d fillers, want 1 and 2", at[0], nic, tables.fillers())
+		}
 	}
 }
 

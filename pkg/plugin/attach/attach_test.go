@@ -367,6 +367,21 @@ func TestOneHostThatAnswersForAllSetsOneAddressAside(t *testing.T) {
 	w.mustBeEmpty("after the DEL")
 }
 
+// The MAC of an ipvlan is that of the NIC, which the host and all pods have.
+func TestAnIpvlanIsNotNamedForTheMACOfItsNIC(t *testing.T) {
+	t.Parallel()
+	w := newIpvlanWorld(t)
+	w.fake.Pod(podPath("c1"))
+	w.fake.Pod(podPath("c2"))
+	if _, err := w.node().Add(ctx, w.request("c1", "net1", "")); err != nil {
+		t.Fatal(err)
+	}
+	w.wire.refuse, w.wire.by = 3, nicMAC
+	if _, err := w.node().Add(ctx, w.request("c2", "net1", "")); err == nil || !strings.Contains(err.Error(), "no pod of this node has this MAC") {
+		t.Errorf("got %v, want no pod named", err)
+	}
+}
+
 func TestRequestedAddressHasNoSubstitute(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
