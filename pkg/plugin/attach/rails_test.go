@@ -20,6 +20,8 @@ import (
 
 	"github.com/roce-cni/roce-cni/pkg/base/cnierr"
 	"github.com/roce-cni/roce-cni/pkg/plugin/conf"
+	"github.com/roce-cni/roce-cni/pkg/plugin/kernel"
+	"github.com/roce-cni/roce-cni/pkg/plugin/plan"
 	"github.com/roce-cni/roce-cni/pkg/plugin/record"
 )
 
@@ -93,6 +95,27 @@ func TestAConflictOnOneRailMovesAllToAnotherSlot(t *testing.T) {
 	}
 	if len(v4) != 3 || v4[0] != v4[1] || v4[1] != v4[2] {
 		t.Errorf("rails are not in one slot after a conflict: %v", told(res))
+	}
+}
+
+func TestOnlyTheRailWhoseMACIsTakenIsInUse(t *testing.T) {
+	t.Parallel()
+	w := newRailsWorld(t)
+	w.fake.Pod(podPath("c1"))
+	var log strings.Builder
+	w.log = slog.New(slog.NewTextHandler(&log, nil))
+	w.before = func(op plan.Op, undo bool) error {
+		if up, ok := op.Kind.(plan.Up); ok && up.Link == "net1-1" && !undo {
+			w.before = nil
+			return &kernel.MACInUseError{Link: up.Link}
+		}
+		return nil
+	}
+	if _, err := w.node().Add(ctx, w.request("c1", "net1", "")); err != nil {
+		t.Fatal(err)
+	}
+	if said := log.String(); strings.Count(said, "address is in use") != 1 || !strings.Contains(said, "interface=net1-1") {
+		t.Errorf("got %s, want net1-1 alone", said)
 	}
 }
 
