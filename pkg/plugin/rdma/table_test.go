@@ -7,8 +7,10 @@ import (
 	"errors"
 	"io/fs"
 	"os"
+	"path/filepath"
 	"strings"
 	"testing"
+	"testing/fstest"
 
 	"github.com/google/go-cmp/cmp"
 
@@ -47,6 +49,20 @@ func TestTablesInFilesOfTheSystemAreReadAsThoseInMemory(t *testing.T) {
 	}
 	if after := openFiles(t); after != before {
 		t.Errorf("%d files are open, %d were", after, before)
+	}
+}
+
+// TestModelIsThatOfTheNamespace has devices of one name in the host and in the pod.
+func TestModelIsThatOfTheNamespace(t *testing.T) {
+	t.Parallel()
+	const file = "class/infiniband/mlx5_0/hca_type"
+	n := &node{files: t.TempDir()}
+	if err := os.CopyFS(filepath.Join(n.files, "sysfs"), fstest.MapFS{file: {Data: []byte("MT4125\n")}}); err != nil {
+		t.Fatal(err)
+	}
+	s := n.subsystem(t, fstest.MapFS{file: {Data: []byte("MT4129\n")}})
+	if host, pod := s.Model(Host, "mlx5_0"), s.Model(Pod, "mlx5_0"); host != "MT4129" || pod != "MT4125" {
+		t.Errorf("the host's is %q, and the pod's %q", host, pod)
 	}
 }
 
