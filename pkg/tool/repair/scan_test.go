@@ -7,12 +7,14 @@ import (
 	"net/netip"
 	"os/exec"
 	"path/filepath"
+	"runtime"
 	"slices"
 	"strconv"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
 	"github.com/google/go-cmp/cmp/cmpopts"
+	"golang.org/x/sys/unix"
 
 	"github.com/roce-cni/roce-cni/pkg/base/cnierr"
 	"github.com/roce-cni/roce-cni/pkg/plugin/kernel/kerneltest"
@@ -69,6 +71,37 @@ func TestNamespacesAreFoundByMountAndByProcess(t *testing.T) {
 	}
 	if _, ok := got["/proc/thread-self/ns/net"]; ok {
 		t.Error("the caller's own namespace is told")
+	}
+}
+
+// A thread that may not inspect processes with more capabilities is that of a user who is not root.
+func TestHiddenProcessesAreCounted(t *testing.T) {
+	t.Parallel()
+	kerneltest.NewNode(t)
+	cmd := exec.Command("cat")
+	in, err := cmd.StdinPipe()
+	if err == nil {
+		err = cmd.Start()
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		_ = in.Close()
+		_ = cmd.Wait()
+	})
+	runtime.LockOSThread() // the thread ends with the test
+	header := unix.CapUserHeader{Version: unix.LINUX_CAPABILITY_VERSION_3}
+	var may [2]unix.CapUserData
+	err = unix.Capget(&header, &may[0])
+	if may[0].Effective &^= 1 << unix.CAP_SYS_PTRACE; err == nil {
+		err = unix.Capset(&header, &may[0])
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	if found, err := repair.Scan(t.Context(), "/proc"); err != nil || found.Hidden == 0 {
+		t.Errorf("found %d hidden processes, %v", found.Hidden, err)
 	}
 }
 
