@@ -17,6 +17,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/roce-cni/roce-cni/pkg/base/cnierr"
+	"github.com/roce-cni/roce-cni/pkg/base/netns"
 	"github.com/roce-cni/roce-cni/pkg/base/shell"
 	"github.com/roce-cni/roce-cni/pkg/plugin/conf"
 	"github.com/roce-cni/roce-cni/pkg/plugin/plan"
@@ -479,9 +480,9 @@ func (m move) holders() []Process {
 	folders, _ := fs.Glob(m.c.Proc, "[0-9]*") // the pattern is correct
 	var out []Process
 	for _, f := range folders {
-		pid, _ := strconv.ParseUint(f, 10, 32)
-		if p := ProcessOf(m.c.Proc, uint32(pid)); p.Netns != 0 && p.Netns == m.op.Netns.Ino {
-			out = append(out, p)
+		if ino, err := netns.Inode(m.c.Proc, f); err == nil && ino == m.op.Netns.Ino {
+			pid, _ := strconv.ParseUint(f, 10, 32)
+			out = append(out, ProcessOf(m.c.Proc, uint32(pid)))
 		}
 	}
 	return out

@@ -62,13 +62,14 @@ func (s *Subsystem) users(ctx context.Context, side Side, device uint32, in netn
 
 // user returns who has a queue pair, "" if that does not count.
 func (s *Subsystem) user(q nldev.Resource, in netns.ID) string {
-	p := ProcessOf(s.c.Proc, q.PID)
 	switch {
 	case q.Own(), q.Module != "" && in != netns.ID{}:
 		return ""
 	case q.Module != "":
 		return "the kernel's " + q.Module
-	case in != netns.ID{} && p.Netns != in.Ino:
+	}
+	p := ProcessOf(s.c.Proc, q.PID)
+	if in != (netns.ID{}) && p.Netns != in.Ino {
 		return ""
 	}
 	return p.String()

@@ -12,6 +12,7 @@
 package heal
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"log/slog"
@@ -355,10 +356,8 @@ func (h *Healer) reset(ctx context.Context, a *attachment, why error) {
 		return nil
 	})
 	switch {
-	case !repaired && err == nil:
-		h.done(a, nil, why)
 	case !repaired:
-		h.done(a, nil, err)
+		h.done(a, nil, cmp.Or(err, why))
 	case err != nil:
 		h.Log.Warn("GID indexes could not be set again on all RDMA ports, or not for all pods", "error", err)
 	}
