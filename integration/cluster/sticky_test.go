@@ -21,7 +21,7 @@ import (
 	"github.com/roce-cni/roce-cni/pkg/cluster/agent"
 	"github.com/roce-cni/roce-cni/pkg/cluster/block"
 	"github.com/roce-cni/roce-cni/pkg/cluster/sticky"
-	"github.com/roce-cni/roce-cni/pkg/plugin/conf"
+	confpool "github.com/roce-cni/roce-cni/pkg/plugin/conf/pool"
 	"github.com/roce-cni/roce-cni/pkg/plugin/ipam"
 	"github.com/roce-cni/roce-cni/pkg/plugin/nodefile"
 	"github.com/roce-cni/roce-cni/pkg/plugin/nodefile/nodefiletest"
@@ -45,7 +45,7 @@ func (m *machine) asks(k nodefile.Key) nodefile.Answer {
 }
 
 // starts is an ADD that is granted what is kept.
-func (m *machine) starts(k nodefile.Key, container string) [][]conf.Subnet {
+func (m *machine) starts(k nodefile.Key, container string) [][]confpool.Subnet {
 	m.t.Helper()
 	a := m.asks(k)
 	if !a.Granted() {

@@ -156,7 +156,7 @@ func (p Pool) rails(rack string, f *strict.Faults) [][]pool.Subnet {
 	out := make([][]pool.Subnet, 0, len(values))
 	for i, v := range values {
 		if i == 0 || places[i] != places[i-1] { // a template has one list for all rails
-			pool.Braces(v)
+			pool.Braces(v, true)
 		}
 		out = append(out, pool.Subnets(v, i, f))
 	}

@@ -16,6 +16,7 @@ import (
 	"github.com/roce-cni/roce-cni/pkg/base/cnierr"
 	"github.com/roce-cni/roce-cni/pkg/base/netrange"
 	"github.com/roce-cni/roce-cni/pkg/plugin/conf"
+	"github.com/roce-cni/roce-cni/pkg/plugin/conf/pool"
 	"github.com/roce-cni/roce-cni/pkg/plugin/nodefile"
 )
 
@@ -40,7 +41,7 @@ func (w *world) own(rails int, hosts ...string) {
 	w.t.Helper()
 	f := nodefile.File{Pool: "gpu", Quarantine: time.Hour}
 	for i := range rails {
-		s := conf.Subnet{Prefix: netip.MustParsePrefix(fmt.Sprintf("10.%d.0.0/24", i)), Gateway: netip.MustParseAddr(fmt.Sprintf("10.%d.0.254", i))}
+		s := pool.Subnet{Prefix: netip.MustParsePrefix(fmt.Sprintf("10.%d.0.0/24", i)), Gateway: netip.MustParseAddr(fmt.Sprintf("10.%d.0.254", i))}
 		for _, h := range hosts {
 			first, last, _ := strings.Cut(h, "-")
 			r, err := netrange.Parse(fmt.Sprintf("10.%[1]d.0.%[2]s-10.%[1]d.0.%[3]s", i, first, last))
@@ -49,7 +50,7 @@ func (w *world) own(rails int, hosts ...string) {
 			}
 			s.Ranges = append(s.Ranges, r)
 		}
-		f.Rails = append(f.Rails, []conf.Subnet{s})
+		f.Rails = append(f.Rails, []pool.Subnet{s})
 	}
 	if err := w.ranges().Write(f); err != nil {
 		w.t.Fatal(err)

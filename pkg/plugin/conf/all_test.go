@@ -118,12 +118,12 @@ func TestMTUMustBeEnoughForTheFamilies(t *testing.T) {
 		members string
 		want    []string
 	}{
-		{`"mtu": 0, ` + pool(v6), nil},
-		{`"mtu": 1280, ` + pool(v6), nil},
-		{`"mtu": 1279, ` + pool(v6), []string{"mtu"}},
-		{`"mtu": 1279, ` + pool(v4), nil},
-		{`"mtu": 67, ` + pool(v4), []string{"mtu"}},
-		{`"mtu": 67, ` + pool(v6), []string{"mtu", "mtu"}},
+		{`"mtu": 0, ` + ofPool(v6), nil},
+		{`"mtu": 1280, ` + ofPool(v6), nil},
+		{`"mtu": 1279, ` + ofPool(v6), []string{"mtu"}},
+		{`"mtu": 1279, ` + ofPool(v4), nil},
+		{`"mtu": 67, ` + ofPool(v4), []string{"mtu"}},
+		{`"mtu": 67, ` + ofPool(v6), []string{"mtu", "mtu"}},
 		{`"mtu": 67`, nil},
 	} {
 		_, err := conf.Parse(input(c.members))

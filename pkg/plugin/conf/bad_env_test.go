@@ -110,7 +110,7 @@ func TestFaultsOfTheArguments(t *testing.T) {
 		{`IP=172.16.11.5,`, cnierr.BadEnv, `"CNI_ARGS IP": "" is not an address`, `write 172.16.11.5`},
 		{`IP=10.0.0.9`, cnierr.BadConfig, `"CNI_ARGS IP": 10.0.0.9 is in none of the pool's subnets`, `ipam.subnets`},
 	} {
-		in := input(pool(one))
+		in := input(ofPool(one))
 		in.Args = b.in
 		_, err := conf.Parse(in)
 		b.check(t, err)

@@ -16,12 +16,12 @@ import (
 
 func TestFaultsOfHostLink(t *testing.T) {
 	t.Parallel()
-	link := func(routes string) string { return pool(one) + `, "hostLink": {"routes": ` + routes + `}` }
+	link := func(routes string) string { return ofPool(one) + `, "hostLink": {"routes": ` + routes + `}` }
 	for _, b := range []bad{
-		{pool(one) + `, "hostLink": true`, cnierr.Decode, `"hostLink": want an object, got true or false`, ``},
-		{pool(one) + `, "hostLink": {}`, cnierr.BadConfig, `"hostLink.routes": missing`, `the CIDRs of the cluster's Services`},
-		{pool(one) + `, "hostLink": {"routes": [], "route": []}`, cnierr.BadConfig, `"hostLink.route": unknown key`, `did you mean "routes"?`},
-		{pool(one) + `, "hostlink": {}`, cnierr.BadConfig, `"hostlink": unknown key`, `did you mean "hostLink"?`},
+		{ofPool(one) + `, "hostLink": true`, cnierr.Decode, `"hostLink": want an object, got true or false`, ``},
+		{ofPool(one) + `, "hostLink": {}`, cnierr.BadConfig, `"hostLink.routes": missing`, `the CIDRs of the cluster's Services`},
+		{ofPool(one) + `, "hostLink": {"routes": [], "route": []}`, cnierr.BadConfig, `"hostLink.route": unknown key`, `did you mean "routes"?`},
+		{ofPool(one) + `, "hostlink": {}`, cnierr.BadConfig, `"hostlink": unknown key`, `did you mean "hostLink"?`},
 		{link(`"auto"`), cnierr.BadConfig, `"hostLink.routes": "auto" is not in a list`, `write {"routes": ["auto"]}`},
 		{link(`["auto", "10.96.0.0/12", "auto"]`), cnierr.BadConfig, `"hostLink.routes[2]": "auto" appears twice`, `keep one`},
 		{link(`["Auto"]`), cnierr.BadConfig, `"hostLink.routes[0]": "Auto" is not a prefix`, ``},
@@ -40,12 +40,12 @@ func TestFaultsOfHostLink(t *testing.T) {
 		{link(`[` + strings.Repeat(`"10.0.0.0/8",`, 64) + `"10.0.0.0/8"]`), cnierr.BadConfig, `"hostLink.routes": 65 entries, the limit is 64`, ``},
 		{link(`[]`) + `, "routing": "none"`, cnierr.BadConfig, `"hostLink": with the mode none there are no routes`, `policy or main`},
 		{`"hostLink": {"routes": []}`, cnierr.BadConfig, `"hostLink": without ipam the pod has no address`, `set ipam.type`},
-		{pool(`"subnets": [{"subnet": "172.16.11.0/24"}]`) + `, "hostLink": {"routes": []}`, cnierr.BadConfig, `"routing.defaultRoute": no subnet has a gateway`, `set ipam.subnets[].gateway`},
+		{ofPool(`"subnets": [{"subnet": "172.16.11.0/24"}]`) + `, "hostLink": {"routes": []}`, cnierr.BadConfig, `"routing.defaultRoute": no subnet has a gateway`, `set ipam.subnets[].gateway`},
 	} {
 		_, err := conf.Parse(input(b.in))
 		b.check(t, err)
 	}
-	rails := pool(byRail) + `, "hostLink": {"routes": []}, `
+	rails := ofPool(byRail) + `, "hostLink": {"routes": []}, `
 	for _, b := range []bad{
 		{rails + rule(`"count": 8, "ifName": "rail{rail}"`), cnierr.BadConfig, `"hostLink": no rail has the name "net1"`, `leave ifName out`},
 		{rails + `"rails": [{"master": "ens1f0", "ifName": "host0"}, {"master": "ens2f0", "ifName": "net1"}]`, cnierr.BadConfig, `"hostLink": the pod's end of the link has the name "host0"`, `another name`},
@@ -63,7 +63,7 @@ func TestHostLinkGivesTheDefaultRoute(t *testing.T) {
 		eight + `, `: 0,
 		own:          1,
 	} {
-		got, err := conf.Parse(railed(members + pool(byRail) + `, "hostLink": {"routes": ["10.96.0.0/12"]}`))
+		got, err := conf.Parse(railed(members + ofPool(byRail) + `, "hostLink": {"routes": ["10.96.0.0/12"]}`))
 		if err != nil {
 			t.Errorf("%s: %v", members, err)
 			continue
@@ -84,7 +84,7 @@ func TestServicesOfTheClusterBelongToAutoRoutes(t *testing.T) {
 		}
 		return out
 	}
-	r, err := conf.Parse(input(pool(one) + `, "hostLink": {"routes": ["10.244.0.0/16", "auto", "10.96.0.0/16"]}`))
+	r, err := conf.Parse(input(ofPool(one) + `, "hostLink": {"routes": ["10.244.0.0/16", "auto", "10.96.0.0/16"]}`))
 	if err != nil || !r.HostLink.Auto || len(r.HostLink.Routes) != 2 {
 		t.Fatalf("%+v, error %v", r.HostLink, err)
 	}

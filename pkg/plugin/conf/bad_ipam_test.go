@@ -26,24 +26,24 @@ func TestFaultsOfThePool(t *testing.T) {
 		{`"ipam": {"range": "10.0.0.0/24"}`, cnierr.BadConfig, `"ipam.type": missing`, `set ipam.type to "roce-ipam"`},
 		{`"ipam": {"type": "", "subnets": []}`, cnierr.BadConfig, `"ipam.type": missing`, `set ipam.type to "roce-ipam"`},
 		{`"ipam": {"type": "roce-ipam"}`, cnierr.BadConfig, `"ipam.subnets": no subnet`, asHere},
-		{pool(`"subnets": []`), cnierr.BadConfig, `"ipam.subnets": no subnet`, asHere},
-		{pool(`"subnets": {"subnet": "10.0.0.0/24"}`), cnierr.Decode, `"ipam.subnets": want a list, got an object`, ``},
-		{pool(`"pool": "a/b", ` + one), cnierr.BadConfig, `"ipam.pool": "a/b" is not the name of a pool`, `1 to 63 letters`},
-		{pool(`"pool": "", ` + one), cnierr.BadConfig, `"ipam.pool": "" is not`, `1 to 63 letters`},
-		{pool(`"pool": "..", ` + one), cnierr.BadConfig, `"ipam.pool": ".." is not`, `1 to 63 letters`},
-		{pool(`"pool": "` + strings.Repeat("p", 64) + `", ` + one), cnierr.BadConfig, `"ipam.pool": "ppp`, `1 to 63 letters`},
-		{pool(`"quarantine": 120, ` + one), cnierr.Decode, `"ipam.quarantine": want a string, got a number`, `such as "2m0s"`},
-		{pool(`"quarantine": "-1s", ` + one), cnierr.BadConfig, `"ipam.quarantine": -1s is not in 0s to 24h0m0s`, ``},
-		{pool(`"quarantine": "25h", ` + one), cnierr.BadConfig, `"ipam.quarantine": 25h is not in`, ``},
-		{pool(`"quarantine": "two minutes", ` + one), cnierr.BadConfig, `"ipam.quarantine": "two minutes" is not a time`, `such as "2m0s"`},
-		{pool(`"quarantin": "1s", ` + one), cnierr.BadConfig, `"ipam.quarantin": unknown key`, `did you mean "quarantine"?`},
-		{pool(`"gateway": "10.0.0.1", ` + one), cnierr.BadConfig, `"ipam.gateway": has no effect without fromMaster`, asHere},
-		{pool(`"rangeStart": "10.0.0.1", ` + one), cnierr.BadConfig, `"ipam.rangeStart": unknown key`, asHere},
-		{pool(`"ranges": [[{"subnet": "10.0.0.0/24"}]], ` + one), cnierr.BadConfig, `"ipam.ranges": unknown key`, asHere},
-		{pool(`"range": "10.0.0.0/24", ` + one), cnierr.BadConfig, `"ipam.range": unknown key`, asHere},
-		{pool(`"addresses": [], ` + one), cnierr.BadConfig, `"ipam.addresses": unknown key`, `"capabilities": {"ips": true}`},
-		{pool(`"dataDir": "/x", ` + one), cnierr.BadConfig, `"ipam.dataDir": unknown key`, `stateDir`},
-		{pool(`"resolvConf": "/x", ` + one), cnierr.BadConfig, `"ipam.resolvConf": unknown key`, `top-level key dns`},
+		{ofPool(`"subnets": []`), cnierr.BadConfig, `"ipam.subnets": no subnet`, asHere},
+		{ofPool(`"subnets": {"subnet": "10.0.0.0/24"}`), cnierr.Decode, `"ipam.subnets": want a list, got an object`, ``},
+		{ofPool(`"pool": "a/b", ` + one), cnierr.BadConfig, `"ipam.pool": "a/b" is not the name of a pool`, `1 to 63 letters`},
+		{ofPool(`"pool": "", ` + one), cnierr.BadConfig, `"ipam.pool": "" is not`, `1 to 63 letters`},
+		{ofPool(`"pool": "..", ` + one), cnierr.BadConfig, `"ipam.pool": ".." is not`, `1 to 63 letters`},
+		{ofPool(`"pool": "` + strings.Repeat("p", 64) + `", ` + one), cnierr.BadConfig, `"ipam.pool": "ppp`, `1 to 63 letters`},
+		{ofPool(`"quarantine": 120, ` + one), cnierr.Decode, `"ipam.quarantine": want a string, got a number`, `such as "2m0s"`},
+		{ofPool(`"quarantine": "-1s", ` + one), cnierr.BadConfig, `"ipam.quarantine": -1s is not in 0s to 24h0m0s`, ``},
+		{ofPool(`"quarantine": "25h", ` + one), cnierr.BadConfig, `"ipam.quarantine": 25h is not in`, ``},
+		{ofPool(`"quarantine": "two minutes", ` + one), cnierr.BadConfig, `"ipam.quarantine": "two minutes" is not a time`, `such as "2m0s"`},
+		{ofPool(`"quarantin": "1s", ` + one), cnierr.BadConfig, `"ipam.quarantin": unknown key`, `did you mean "quarantine"?`},
+		{ofPool(`"gateway": "10.0.0.1", ` + one), cnierr.BadConfig, `"ipam.gateway": has no effect without fromMaster`, asHere},
+		{ofPool(`"rangeStart": "10.0.0.1", ` + one), cnierr.BadConfig, `"ipam.rangeStart": unknown key`, asHere},
+		{ofPool(`"ranges": [[{"subnet": "10.0.0.0/24"}]], ` + one), cnierr.BadConfig, `"ipam.ranges": unknown key`, asHere},
+		{ofPool(`"range": "10.0.0.0/24", ` + one), cnierr.BadConfig, `"ipam.range": unknown key`, asHere},
+		{ofPool(`"addresses": [], ` + one), cnierr.BadConfig, `"ipam.addresses": unknown key`, `"capabilities": {"ips": true}`},
+		{ofPool(`"dataDir": "/x", ` + one), cnierr.BadConfig, `"ipam.dataDir": unknown key`, `stateDir`},
+		{ofPool(`"resolvConf": "/x", ` + one), cnierr.BadConfig, `"ipam.resolvConf": unknown key`, `top-level key dns`},
 	} {
 		_, err := conf.Parse(input(b.in))
 		b.check(t, err)
@@ -53,9 +53,9 @@ func TestFaultsOfThePool(t *testing.T) {
 func TestFaultOfANetworkNameThatIsTooLongForAPool(t *testing.T) {
 	t.Parallel()
 	long := strings.Repeat("n", 64)
-	_, err := conf.Parse(call(`{"cniVersion": "1.1.0", "name": "` + long + `", ` + pool(one) + `}`))
+	_, err := conf.Parse(call(`{"cniVersion": "1.1.0", "name": "` + long + `", ` + ofPool(one) + `}`))
 	bad{long, cnierr.BadConfig, `"name": 64 characters, at most 63`, `set ipam.pool`}.check(t, err)
-	if _, err := conf.Parse(call(`{"cniVersion": "1.1.0", "name": "` + long + `", ` + pool(`"pool": "p", `+one) + `}`)); err != nil {
+	if _, err := conf.Parse(call(`{"cniVersion": "1.1.0", "name": "` + long + `", ` + ofPool(`"pool": "p", `+one) + `}`)); err != nil {
 		t.Errorf("with a name of the pool's own: %v", err)
 	}
 }
@@ -119,7 +119,7 @@ func TestFaultsOfASubnet(t *testing.T) {
 
 func TestWhatRefersToAFaultySubnetIsNoFault(t *testing.T) {
 	t.Parallel()
-	in := input(pool(`"subnets": [{"subnet": "172.16.11.7/24"}], "routes": [{"dst": "0.0.0.0/0", "gw": "172.16.11.1"}]`) +
+	in := input(ofPool(`"subnets": [{"subnet": "172.16.11.7/24"}], "routes": [{"dst": "0.0.0.0/0", "gw": "172.16.11.1"}]`) +
 		`, "runtimeConfig": {"ips": ["172.16.11.9"]}, "routing": {"defaultRoute": true}`)
 	_, err := conf.Parse(in)
 	bad{string(in.Stdin), cnierr.BadConfig, `"ipam.subnets[0].subnet": 172.16.11.7/24 has host bits set`, `did you mean`}.check(t, err)
@@ -150,10 +150,10 @@ func TestFaultsOfIPAMRoutes(t *testing.T) {
 		{`[{"dst": "0.0.0.0/0"}, {"dst": "0.0.0.0/0", "gw": "172.16.11.1"}]`, cnierr.BadConfig, `"ipam.routes[1]": another route to 0.0.0.0/0 has the same priority and table`, `another priority`},
 		{`[{"dst": "10.0.0.0/8", "table": 7}, {"dst": "10.0.0.0/8", "table": 7}]`, cnierr.BadConfig, `"ipam.routes[1]": another route to 10.0.0.0/8`, `another priority`},
 	} {
-		_, err := conf.Parse(input(pool(one + `, "routes": ` + b.in)))
+		_, err := conf.Parse(input(ofPool(one + `, "routes": ` + b.in)))
 		b.check(t, err)
 	}
-	both := pool(`"subnets": [{"subnet": "10.0.0.0/24"}, {"subnet": "fd00::/64"}], "routes": [{"dst": "0.0.0.0/0", "gw": "fd00::1"}]`)
+	both := ofPool(`"subnets": [{"subnet": "10.0.0.0/24"}, {"subnet": "fd00::/64"}], "routes": [{"dst": "0.0.0.0/0", "gw": "fd00::1"}]`)
 	_, err := conf.Parse(input(both))
 	bad{both, cnierr.BadConfig, `"ipam.routes[0].gw": fd00::1 is not of the family of 0.0.0.0/0`, ``}.check(t, err)
 }

@@ -90,7 +90,7 @@ func TestFaultsOfARule(t *testing.T) {
 		{rule(`"count": 0`), cnierr.BadConfig, `"rails.count": 0 is not in 1 to 32`, ``},
 		{rule(`"count": 33`), cnierr.BadConfig, `"rails.count": 33 is not in 1 to 32`, ``},
 		{rule(`"count": "8"`), cnierr.Decode, `"rails.count": want a number, got a string`, `without quotes`},
-		{rule(`"count": 33`) + `, "minRails": 5, ` + pool(byRail), cnierr.BadConfig, `"rails.count": 33 is not in`, ``},
+		{rule(`"count": 33`) + `, "minRails": 5, ` + ofPool(byRail), cnierr.BadConfig, `"rails.count": 33 is not in`, ``},
 		{rule(`"count": 8, "order": "pcie"`), cnierr.BadConfig, `"rails.order": "pcie" is none of pci, rdma`, `did you mean "pci"?`},
 		{rule(`"count": 8, "order": 1`), cnierr.Decode, `"rails.order": want a string, got a number`, `use one of pci, rdma`},
 		{rule(`"count": 8, "oder": "pci"`), cnierr.BadConfig, `"rails.oder": unknown key`, `did you mean "order"?`},
@@ -123,38 +123,38 @@ func TestFaultsOfRailsAddresses(t *testing.T) {
 		return `"rails": [{"master": "a", "subnets": [` + a + `]}, {"master": "b", "subnets": [` + b + `]}], "ipam": {"type": "roce-ipam"}`
 	}
 	for _, b := range []bad{
-		{eight + `, ` + pool(`"pool": "p"`), cnierr.BadConfig, `"ipam.subnets": no subnet`, asHere},
-		{`"rails": [{"master": "a"}, {"master": "b", "subnets": [{"subnet": "10.0.0.0/24"}]}], ` + pool(`"pool": "p"`), cnierr.BadConfig, `"rails[0].subnets": no subnet`, asHere},
+		{eight + `, ` + ofPool(`"pool": "p"`), cnierr.BadConfig, `"ipam.subnets": no subnet`, asHere},
+		{`"rails": [{"master": "a"}, {"master": "b", "subnets": [{"subnet": "10.0.0.0/24"}]}], ` + ofPool(`"pool": "p"`), cnierr.BadConfig, `"rails[0].subnets": no subnet`, asHere},
 		{lists(`{"subnet": "10.0.0.0/24"}`, ``), cnierr.BadConfig, `"rails[1].subnets": no subnet`, asHere},
 		{lists(`{"subnet": "10.0.0.0/24"}`, `{"subnet": "10.0.1.1/24"}`), cnierr.BadConfig, `"rails[1].subnets[0].subnet": 10.0.1.1/24 has host bits set`, `did you mean "10.0.1.0/24"?`},
 		{lists(`{"subnet": "10.0.0.0/24"}`, `{"subnet": "10.0.0.0/16"}`), cnierr.BadConfig, `"rails[1].subnets": 10.0.0.0/16 of rail 1 overlaps 10.0.0.0/24 of rail 0`, same},
 		{lists(`{"subnet": "10.0.0.0/24"}, {"subnet": "10.0.0.128/25"}`, `{"subnet": "10.0.1.0/24"}`), cnierr.BadConfig, `"rails[0].subnets[1]": 10.0.0.128/25 overlaps 10.0.0.0/24`, keep},
-		{eight + `, ` + pool(`"subnets": [{"subnet": "172.16.{rail+250}.0/24"}]`), cnierr.BadConfig, `"ipam.subnets[0].subnet": rail 6: "172.16.256.0/24" is not a prefix`, ``},
-		{eight + `, ` + pool(`"subnets": [{"subnet": "172.16.{rail*16}.0/19"}]`), cnierr.BadConfig, `"ipam.subnets[0].subnet": rail 1: 172.16.16.0/19 has host bits set`, `did you mean "172.16.0.0/19"?`},
-		{eight + `, ` + pool(`"subnets": [{"subnet": "172.16.{rail}.0/24", "gateway": "172.16.1.254"}]`), cnierr.BadConfig, `"ipam.subnets[0].gateway": rail 0: 172.16.1.254 is not inside 172.16.0.0/24`, `write "onLink": true`},
-		{eight + `, ` + pool(`"subnets": [{"subnet": "172.16.{rail}.0/24", "ranges": ["172.16.{rail}.{rail+250}-172.16.{rail}.254"]}]`), cnierr.BadConfig, `"ipam.subnets[0].ranges[0]": rail 5: "172.16.5.255-172.16.5.254" is not a range`, `first-last`},
-		{eight + `, ` + pool(`"subnets": [{"subnet": "172.16.{rail}.0/24", "exclude": ["172.16.1.7"]}]`), cnierr.BadConfig, `"ipam.subnets[0].exclude[0]": rail 0: 172.16.1.7 is not inside`, `write addresses of 172.16.0.0/24, or remove it`},
-		{eight + `, ` + pool(`"subnets": [{"subnet": "10.0.0.{rail*2}/31", "gateway": "10.0.0.{rail*2}", "exclude": ["10.0.0.99"]}]`), cnierr.BadConfig, `"ipam.subnets[0].exclude[0]": rail 0: 10.0.0.99 is not inside 10.0.0.0/31`, `write addresses of 10.0.0.0/31`},
-		{eight + `, ` + pool(`"subnets": [{"subnet": "172.16.{rail-1}.0/24"}]`), cnierr.BadConfig, `"ipam.subnets[0].subnet": "172.16.{rail-1}.0/24" has a brace outside of a placeholder`, `write {rail}, {rail+N}`},
-		{eight + `, ` + pool(`"subnets": [{"subnet": "172.16.{rail+1}.0/24", "gateway": "172.16.{Rail}.1"}]`), cnierr.BadConfig, `"ipam.subnets[0].gateway": "172.16.{Rail}.1" has a brace`, `write {rail}`},
-		{eight + `, ` + pool(`"subnets": [{"subnet": "172.16.{rail+1234567}.0/24"}]`), cnierr.BadConfig, `"172.16.{rail+1234567}.0/24" has a brace`, `write {rail}`},
-		{eight + `, ` + pool(`"subnets": [{"subnet": "10.0.0.0/24", "gatewy": "10.0.0.1"}]`), cnierr.BadConfig, `"ipam.subnets[0].gatewy": unknown key`, `did you mean "gateway"?`},
-		{`"master": "a", ` + pool(byRail+`, "pool": "p"`), cnierr.BadConfig, `"ipam.subnets[0].`, `write the number`},
-		{`"master": "a", ` + pool(`"subnets": [{"subnet": "172.16.{rail}.0/24"}]`), cnierr.BadConfig, `"ipam.subnets[0].subnet": "172.16.{rail}.0/24" has a placeholder, but the configuration has no rails`, `write the number`},
-		{`"master": "a", ` + pool(`"subnets": [{"subnet": "172.16.0.0/24", "ranges": ["172.16.0.{rail+1}"]}]`), cnierr.BadConfig, `"ipam.subnets[0].ranges[0]": "172.16.0.{rail+1}" has a placeholder`, `write the number`},
-		{eight + `, ` + pool(byRail+`, "routes": [{"dst": "10.0.0.0/8", "gw": "172.16.19.1"}]`), cnierr.BadConfig, `"ipam.routes[0].gw": 172.16.19.1 is in none`, `ipam.subnets`},
-		{eight + `, ` + pool(byRail+`, "routes": [{"dst": "10.0.0.0/8", "gw": "172.16.18.255"}]`), cnierr.BadConfig, `172.16.18.255 is the broadcast address of 172.16.18.0/24`, ``},
-		{eight + `, ` + pool(byRail+`, "routes": [{"dst": "::/0"}]`), cnierr.BadConfig, `"ipam.routes[0].dst": ::/0: no subnet has this address family`, `add a subnet`},
-		{eight + `, ` + pool(byRail) + `, "runtimeConfig": {"ips": ["172.16.19.1"]}`, cnierr.BadConfig, `"runtimeConfig.ips[0]": 172.16.19.1 is in none`, `ipam.subnets`},
-		{eight + `, ` + pool(byRail) + `, "runtimeConfig": {"ips": ["172.16.18.254"]}`, cnierr.BadConfig, `172.16.18.254 is the gateway of 172.16.18.0/24`, `another address`},
-		{eight + `, ` + pool(byRail) + `, "runtimeConfig": {"ips": ["172.16.18.1/16"]}`, cnierr.BadConfig, `172.16.18.1/16: the length of 172.16.18.0/24 is 24`, `without length`},
-		{eight + `, ` + pool(byRail) + `, "runtimeConfig": {"ips": ["172.16.18.1", "172.16.18.2"]}`, cnierr.BadConfig, `"runtimeConfig.ips[1]": 172.16.18.2: each rail in 172.16.18.0/24 already has another`, `one address of each subnet and rail`},
-		{two + `, ` + pool(one) + `, "args": {"cni": {"ips": ["172.16.11.1", "172.16.11.2", "172.16.11.3"]}}`, cnierr.BadConfig, `"args.cni.ips[2]": 172.16.11.3: each rail in`, `each subnet and rail`},
-		{eight + `, ` + pool(`"subnets": [{"subnet": "10.0.0.0/24", "gateway": "10.0.0.{rail+1}"}]`) + `, "runtimeConfig": {"ips": ["10.0.0.3"]}`, cnierr.BadConfig, `10.0.0.3 is a gateway of 10.0.0.0/24`, `another address`},
-		{eight + `, "mtu": 1000, ` + pool(`"subnets": [{"subnet": "fd00:{rail}::/64"}]`), cnierr.BadConfig, `"mtu": 1000 is less than 1280`, ``},
+		{eight + `, ` + ofPool(`"subnets": [{"subnet": "172.16.{rail+250}.0/24"}]`), cnierr.BadConfig, `"ipam.subnets[0].subnet": rail 6: "172.16.256.0/24" is not a prefix`, ``},
+		{eight + `, ` + ofPool(`"subnets": [{"subnet": "172.16.{rail*16}.0/19"}]`), cnierr.BadConfig, `"ipam.subnets[0].subnet": rail 1: 172.16.16.0/19 has host bits set`, `did you mean "172.16.0.0/19"?`},
+		{eight + `, ` + ofPool(`"subnets": [{"subnet": "172.16.{rail}.0/24", "gateway": "172.16.1.254"}]`), cnierr.BadConfig, `"ipam.subnets[0].gateway": rail 0: 172.16.1.254 is not inside 172.16.0.0/24`, `write "onLink": true`},
+		{eight + `, ` + ofPool(`"subnets": [{"subnet": "172.16.{rail}.0/24", "ranges": ["172.16.{rail}.{rail+250}-172.16.{rail}.254"]}]`), cnierr.BadConfig, `"ipam.subnets[0].ranges[0]": rail 5: "172.16.5.255-172.16.5.254" is not a range`, `first-last`},
+		{eight + `, ` + ofPool(`"subnets": [{"subnet": "172.16.{rail}.0/24", "exclude": ["172.16.1.7"]}]`), cnierr.BadConfig, `"ipam.subnets[0].exclude[0]": rail 0: 172.16.1.7 is not inside`, `write addresses of 172.16.0.0/24, or remove it`},
+		{eight + `, ` + ofPool(`"subnets": [{"subnet": "10.0.0.{rail*2}/31", "gateway": "10.0.0.{rail*2}", "exclude": ["10.0.0.99"]}]`), cnierr.BadConfig, `"ipam.subnets[0].exclude[0]": rail 0: 10.0.0.99 is not inside 10.0.0.0/31`, `write addresses of 10.0.0.0/31`},
+		{eight + `, ` + ofPool(`"subnets": [{"subnet": "172.16.{rail-1}.0/24"}]`), cnierr.BadConfig, `"ipam.subnets[0].subnet": "172.16.{rail-1}.0/24" has a brace outside of a placeholder`, `write {rail}, {rail+N}`},
+		{eight + `, ` + ofPool(`"subnets": [{"subnet": "172.16.{rail+1}.0/24", "gateway": "172.16.{Rail}.1"}]`), cnierr.BadConfig, `"ipam.subnets[0].gateway": "172.16.{Rail}.1" has a brace`, `write {rail}`},
+		{eight + `, ` + ofPool(`"subnets": [{"subnet": "172.16.{rail+1234567}.0/24"}]`), cnierr.BadConfig, `"172.16.{rail+1234567}.0/24" has a brace`, `write {rail}`},
+		{eight + `, ` + ofPool(`"subnets": [{"subnet": "10.0.0.0/24", "gatewy": "10.0.0.1"}]`), cnierr.BadConfig, `"ipam.subnets[0].gatewy": unknown key`, `did you mean "gateway"?`},
+		{`"master": "a", ` + ofPool(byRail+`, "pool": "p"`), cnierr.BadConfig, `"ipam.subnets[0].`, `write the number`},
+		{`"master": "a", ` + ofPool(`"subnets": [{"subnet": "172.16.{rail}.0/24"}]`), cnierr.BadConfig, `"ipam.subnets[0].subnet": "172.16.{rail}.0/24" has a placeholder, but the configuration has no rails`, `write the number`},
+		{`"master": "a", ` + ofPool(`"subnets": [{"subnet": "172.16.0.0/24", "ranges": ["172.16.0.{rail+1}"]}]`), cnierr.BadConfig, `"ipam.subnets[0].ranges[0]": "172.16.0.{rail+1}" has a placeholder`, `write the number`},
+		{eight + `, ` + ofPool(byRail+`, "routes": [{"dst": "10.0.0.0/8", "gw": "172.16.19.1"}]`), cnierr.BadConfig, `"ipam.routes[0].gw": 172.16.19.1 is in none`, `ipam.subnets`},
+		{eight + `, ` + ofPool(byRail+`, "routes": [{"dst": "10.0.0.0/8", "gw": "172.16.18.255"}]`), cnierr.BadConfig, `172.16.18.255 is the broadcast address of 172.16.18.0/24`, ``},
+		{eight + `, ` + ofPool(byRail+`, "routes": [{"dst": "::/0"}]`), cnierr.BadConfig, `"ipam.routes[0].dst": ::/0: no subnet has this address family`, `add a subnet`},
+		{eight + `, ` + ofPool(byRail) + `, "runtimeConfig": {"ips": ["172.16.19.1"]}`, cnierr.BadConfig, `"runtimeConfig.ips[0]": 172.16.19.1 is in none`, `ipam.subnets`},
+		{eight + `, ` + ofPool(byRail) + `, "runtimeConfig": {"ips": ["172.16.18.254"]}`, cnierr.BadConfig, `172.16.18.254 is the gateway of 172.16.18.0/24`, `another address`},
+		{eight + `, ` + ofPool(byRail) + `, "runtimeConfig": {"ips": ["172.16.18.1/16"]}`, cnierr.BadConfig, `172.16.18.1/16: the length of 172.16.18.0/24 is 24`, `without length`},
+		{eight + `, ` + ofPool(byRail) + `, "runtimeConfig": {"ips": ["172.16.18.1", "172.16.18.2"]}`, cnierr.BadConfig, `"runtimeConfig.ips[1]": 172.16.18.2: each rail in 172.16.18.0/24 already has another`, `one address of each subnet and rail`},
+		{two + `, ` + ofPool(one) + `, "args": {"cni": {"ips": ["172.16.11.1", "172.16.11.2", "172.16.11.3"]}}`, cnierr.BadConfig, `"args.cni.ips[2]": 172.16.11.3: each rail in`, `each subnet and rail`},
+		{eight + `, ` + ofPool(`"subnets": [{"subnet": "10.0.0.0/24", "gateway": "10.0.0.{rail+1}"}]`) + `, "runtimeConfig": {"ips": ["10.0.0.3"]}`, cnierr.BadConfig, `10.0.0.3 is a gateway of 10.0.0.0/24`, `another address`},
+		{eight + `, "mtu": 1000, ` + ofPool(`"subnets": [{"subnet": "fd00:{rail}::/64"}]`), cnierr.BadConfig, `"mtu": 1000 is less than 1280`, ``},
 	} {
 		_, err := conf.Parse(railed(b.in))
-		if strings.Contains(b.in, `"master": "a", `+pool(byRail+`, "pool": "p"`)) {
+		if strings.Contains(b.in, `"master": "a", `+ofPool(byRail+`, "pool": "p"`)) {
 			want := []string{"ipam.subnets[0].subnet", "ipam.subnets[0].gateway"}
 			if d := cmp.Diff(want, subjects(t, err)); d != "" {
 				t.Errorf("%s (-want +got):\n%s", b.in, d)
@@ -194,7 +194,7 @@ func TestFaultsOfAddressesThatFollowFromElsewhere(t *testing.T) {
 		{from + `, "routes": [{"dst": "0.0.0.0/0", "gw": "fd00::1"}]`, cnierr.BadConfig, `fd00::1 is not of the family`, ``},
 	} {
 		for _, nics := range []string{`"master": "ens1f0"`, two, eight} {
-			_, err := conf.Parse(railed(nics + `, ` + pool(b.in)))
+			_, err := conf.Parse(railed(nics + `, ` + ofPool(b.in)))
 			if strings.Contains(b.msg, "no subnet") && nics == two {
 				continue // its rails are named
 			}
@@ -202,9 +202,9 @@ func TestFaultsOfAddressesThatFollowFromElsewhere(t *testing.T) {
 		}
 	}
 	for _, b := range []bad{
-		{`"rails": [{"master": "a", "subnets": [{"subnet": "10.0.0.0/24"}]}], ` + pool(from), cnierr.BadConfig, `"rails[0].subnets": ipam.fromMaster already defines the subnets`, keep},
-		{`"rails": [{"master": "a", "subnets": []}], ` + pool(`"table": true`), cnierr.BadConfig, `"rails[0].subnets": ipam.table already defines the subnets`, keep},
-		{`"master": "a", "routing": {"defaultRoute": true}, ` + pool(`"fromMaster": true, "gateway": "none"`), cnierr.BadConfig, `"routing.defaultRoute": no subnet has a gateway`, `gateway`},
+		{`"rails": [{"master": "a", "subnets": [{"subnet": "10.0.0.0/24"}]}], ` + ofPool(from), cnierr.BadConfig, `"rails[0].subnets": ipam.fromMaster already defines the subnets`, keep},
+		{`"rails": [{"master": "a", "subnets": []}], ` + ofPool(`"table": true`), cnierr.BadConfig, `"rails[0].subnets": ipam.table already defines the subnets`, keep},
+		{`"master": "a", "routing": {"defaultRoute": true}, ` + ofPool(`"fromMaster": true, "gateway": "none"`), cnierr.BadConfig, `"routing.defaultRoute": no subnet has a gateway`, `gateway`},
 	} {
 		_, err := conf.Parse(railed(b.in))
 		b.check(t, err)
@@ -219,15 +219,15 @@ func TestFaultsOfRailsRouting(t *testing.T) {
 			`}, {"master": "b", "subnets": [{"subnet": "10.0.1.0/24"}]` + b + `}], "ipam": {"type": "roce-ipam"}` + members
 	}
 	for _, b := range []bad{
-		{eight + `, "routing": {"defaultRoute": true}, ` + pool(byRail), cnierr.BadConfig, `"routing.defaultRoute": rail 0 and rail 1 cannot both have the pod's default route`, alone},
+		{eight + `, "routing": {"defaultRoute": true}, ` + ofPool(byRail), cnierr.BadConfig, `"routing.defaultRoute": rail 0 and rail 1 cannot both have the pod's default route`, alone},
 		{two + `, "routing": {"defaultRoute": true}`, cnierr.BadConfig, `"routing.defaultRoute": rail 0 and rail 1`, alone},
-		{`"rails": [{"master": "a", "routing": {"defaultRoute": true, "metric": 7}}, {"master": "b", "routing": {"defaultRoute": true, "metric": 7}}], ` + pool(byRail), cnierr.BadConfig, `"rails[1].routing.defaultRoute": rail 0 and rail 1`, alone},
+		{`"rails": [{"master": "a", "routing": {"defaultRoute": true, "metric": 7}}, {"master": "b", "routing": {"defaultRoute": true, "metric": 7}}], ` + ofPool(byRail), cnierr.BadConfig, `"rails[1].routing.defaultRoute": rail 0 and rail 1`, alone},
 		{lists(``, `, "routing": {"defaultRoute": true}`, ``), cnierr.BadConfig, `"rails[1].routing.defaultRoute": no subnet has a gateway`, `ipam.subnets[].gateway`},
 		{lists(`, "routing": {"defaultRoute": true, "mode": "none"}`, ``, ``), cnierr.BadConfig, `"rails[0].routing.defaultRoute": the mode none`, `policy or main`},
-		{eight + `, "routing": {"table": 250}, ` + pool(byRail), cnierr.BadConfig, `"routing.table": rail 3 needs the tables 253 to 253`, `1 to 252`},
+		{eight + `, "routing": {"table": 250}, ` + ofPool(byRail), cnierr.BadConfig, `"routing.table": rail 3 needs the tables 253 to 253`, `1 to 252`},
 		{two + `, "routing": {"table": 252}`, cnierr.BadConfig, `"routing.table": rail 1 needs the tables 253`, `1 to 252`},
 		{two + `, "routing": {"table": 254}`, cnierr.BadConfig, `"routing.table": 254 is one of the kernel's tables`, `1 to 252`},
-		{two + `, "routing": {"table": 250}, ` + pool(`"subnets": [{"subnet": "10.0.{rail}.0/24"}, {"subnet": "10.1.{rail}.0/24"}]`), cnierr.BadConfig, `"routing.table": rail 1 needs the tables 252 to 253`, `1 to 252`},
+		{two + `, "routing": {"table": 250}, ` + ofPool(`"subnets": [{"subnet": "10.0.{rail}.0/24"}, {"subnet": "10.1.{rail}.0/24"}]`), cnierr.BadConfig, `"routing.table": rail 1 needs the tables 252 to 253`, `1 to 252`},
 		{two + `, "routing": {"table": 2147483647}`, cnierr.BadConfig, `"routing.table": rail 1 needs the tables 2147483648`, `1 to 252`},
 		{lists(`, "routing": {"table": 100}`, `, "routing": {"table": 100}`, ``), cnierr.BadConfig, `"rails[1].routing.table": rail 0 and rail 1 would both use table 100`, others},
 		{lists(`, "routing": {"table": 101}`, ``, `, "routing": {"table": 100}`), cnierr.BadConfig, `"routing.table": rail 0 and rail 1 would both use table 101`, others},
@@ -258,17 +258,17 @@ func TestFaultsOfRailsThatFollowFromTheCall(t *testing.T) {
 	for members, place := range map[string]string{
 		`"fromMaster": true, "gateway": "none"`: "ipam.fromMaster", `"table": true`: "ipam.table",
 	} {
-		_, err = conf.ParseIPAM(railed(eight + `, ` + pool(members)))
+		_, err = conf.ParseIPAM(railed(eight + `, ` + ofPool(members)))
 		bad{members, cnierr.BadConfig, `"` + place + `": roce knows the NIC`, `write ipam.subnets`}.check(t, err)
 	}
-	_, err = conf.ParseIPAM(railed(eight + `, ` + pool(`"subnets": [{"subnet": "172.16.{rail}.0/24"}]`)))
+	_, err = conf.ParseIPAM(railed(eight + `, ` + ofPool(`"subnets": [{"subnet": "172.16.{rail}.0/24"}]`)))
 	bad{byRail, cnierr.BadConfig, `"172.16.{rail}.0/24" has a placeholder, but the configuration has no rails`, `write the number`}.check(t, err)
 }
 
 func TestAllFaultsOfRailsAreReportedAtOnce(t *testing.T) {
 	t.Parallel()
 	_, err := conf.Parse(railed(`"rails": [{"master": "a", "ifName": "x/y"}, {"master": "a", "mtu": 1}, {"master": {"pci": "x"}, "routing": {"table": "y"}, "subnets": [{"subnet": "z"}]}],
-		"minRails": 4, "master": "b", "mac": "02:00:00:00:00:01", ` + pool(`"subnets": [{"subnet": "172.16.{rail}.1/24", "gateway": "172.16.{rail-1}.2"}], "derive": {}`)))
+		"minRails": 4, "master": "b", "mac": "02:00:00:00:00:01", ` + ofPool(`"subnets": [{"subnet": "172.16.{rail}.1/24", "gateway": "172.16.{rail-1}.2"}], "derive": {}`)))
 	want := []string{
 		"rails[1].mtu", "rails[1]", "rails[2].master.pci", "rails[2].routing.table", "master", "minRails", "mac",
 		"ipam.derive", "ipam.subnets[0].gateway", "ipam.subnets[0].subnet", "rails[2].subnets[0].subnet", "rails[0].ifName",

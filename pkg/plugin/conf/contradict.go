@@ -72,7 +72,7 @@ func contradictoryDefaults(r Request, f *strict.Faults) {
 			return
 		}
 		first[one.Routing.Metric] = i
-		if from := r.IPAM.FromMaster; from != nil && from.Gateway == NoGateway {
+		if from := r.IPAM.FromMaster; from != nil && from.Gateway == pool.NoGateway {
 			f.Add(cnierr.BadConfig, place, `set ipam.gateway to "first" or "last"`, "no subnet has a gateway")
 		}
 	}
@@ -80,7 +80,7 @@ func contradictoryDefaults(r Request, f *strict.Faults) {
 
 // missingGateways reports default routes through subnets that have no gateway.
 func missingGateways(r Request, f *strict.Faults) {
-	has := func(s Subnet) bool { return s.Gateway.IsValid() }
+	has := func(s pool.Subnet) bool { return s.Gateway.IsValid() }
 	for i, one := range r.Rails {
 		if one.Routing.DefaultRoute && len(one.Subnets) > 0 && !slices.ContainsFunc(one.Subnets, has) {
 			f.Add(cnierr.BadConfig, routingOf(r, i)+".defaultRoute", "set ipam.subnets[].gateway", "no subnet has a gateway")

@@ -29,17 +29,14 @@ type Del struct {
 // Errors are those of Parse.
 func ParseDel(in Input) (Del, error) {
 	f := &strict.Faults{}
-	checkAttachment(in, f)
-	c := readCall(in, f)
-	if err := f.Err(operation, c.network); err != nil {
+	checkAttachment(in, oldNameProblem, f)
+	d, _ := readCall(in, f)
+	if err := f.Err(operation, d.Network); err != nil {
 		return Del{}, err
 	}
-	return Del{
-		Network:    c.network,
-		Attachment: Attachment{ContainerID(in.ContainerID), LinkName(in.IfName)}, Netns: in.Netns,
-		IPAM: c.ipam, Raw: string(in.Stdin),
-		Pod: readArgs(in.Args, &strict.Faults{}).pod,
-	}, nil
+	d.Attachment, d.Netns = Attachment{ContainerID(in.ContainerID), LinkName(in.IfName)}, in.Netns
+	d.Pod = readArgs(in.Args, &strict.Faults{}).pod
+	return d, nil
 }
 
 // DelOf returns the DEL that undoes an ADD.
@@ -67,18 +64,18 @@ type GC struct {
 // those of ParseDel.
 func ParseGC(in Input) (GC, error) {
 	f := &strict.Faults{}
-	c := readCall(in, f)
+	d, list := readCall(in, f)
 	const key = "cni.dev/valid-attachments"
 	var valid []Attachment
-	if c.valid == nil {
+	if list == nil {
 		f.Add(cnierr.BadConfig, key, "call GC with the list of attachments that are in use; an empty list frees all of the network", "is missing")
-	} else if string(c.valid) != string(strict.Null) {
-		valid = attachments(f.ValueAt(key, c.valid))
+	} else if string(list) != string(strict.Null) {
+		valid = attachments(f.ValueAt(key, list))
 	}
-	if err := f.Err(operation, c.network); err != nil {
+	if err := f.Err(operation, d.Network); err != nil {
 		return GC{}, err
 	}
-	return GC{Network: c.network, IPAM: c.ipam, Raw: string(in.Stdin), Valid: valid}, nil
+	return GC{Network: d.Network, IPAM: d.IPAM, Raw: d.Raw, Valid: valid}, nil
 }
 
 // attachments reads the list of GC. Keys count only in the spelling of the
@@ -105,28 +102,23 @@ func attachments(list strict.Value) []Attachment {
 	return out
 }
 
-// call has the keys that DEL and GC look at.
-type call struct {
-	network, ipam string
-	valid         json.RawMessage // nil: absent
-}
-
-// readCall reads the keys as skel reads them before it calls us: upper and
-// lower case are the same, and the last of two equal keys counts.
-func readCall(in Input, f *strict.Faults) call {
+// readCall reads what DEL and GC look at: the keys of Del, and the list of GC, nil if it
+// is absent. It reads them as skel does before it calls us: upper and lower case are the
+// same, and the last of two equal keys counts.
+func readCall(in Input, f *strict.Faults) (d Del, valid json.RawMessage) {
 	var c struct {
 		Name  json.RawMessage `json:"name"`
 		IPAM  json.RawMessage `json:"ipam"`
 		Valid json.RawMessage `json:"cni.dev/valid-attachments"`
 	}
 	if _, ok := strict.Document(in.Stdin, f); !ok || !f.Unmarshal(in.Stdin, &c) {
-		return call{}
+		return Del{}, nil
 	}
-	out := call{network: stringOf(c.Name), ipam: ipamOf(c.IPAM), valid: c.Valid}
-	if !plainName(out.network) {
-		f.Add(cnierr.BadConfig, "name", "", "%q is not the name of a network", out.network)
+	d = Del{Network: stringOf(c.Name), IPAM: ipamOf(c.IPAM), Raw: string(in.Stdin)}
+	if !plainName(d.Network) {
+		f.Add(cnierr.BadConfig, "name", "", "%q is not the name of a network", d.Network)
 	}
-	return out
+	return d, c.Valid
 }
 
 // ipamOf returns the type of an ipam object: "" without ipam, and PoolType if ipam

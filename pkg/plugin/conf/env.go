@@ -31,14 +31,7 @@ func readEnv(in Input, f *strict.Faults) env {
 	if in.Command == "STATUS" {
 		return env{}
 	}
-	checkAttachment(in, f)
-	if linkNameProblem(in.IfName, longestIfName) == "" && !plainLink(in.IfName) {
-		f.Add(cnierr.BadEnv, "CNI_IFNAME", "", "%q "+notPlain, in.IfName)
-	}
-	if in.IfName == "lo" {
-		f.Add(cnierr.BadEnv, "CNI_IFNAME", "choose another interface name in the pod's networks annotation",
-			"%q "+isLoopback, in.IfName)
-	}
+	checkAttachment(in, ifNameProblem, f)
 	if !filepath.IsAbs(in.Netns) || !printable(in.Netns) {
 		f.Add(cnierr.BadEnv, "CNI_NETNS", "", "%q is not an absolute path", in.Netns)
 	}
@@ -47,21 +40,20 @@ func readEnv(in Input, f *strict.Faults) env {
 	return e
 }
 
-// checkAttachment checks the values that become names of files, links and
-// marks.
-func checkAttachment(in Input, f *strict.Faults) {
+// checkAttachment checks the values that become names of files, links and marks.
+func checkAttachment(in Input, problemOf func(ifName string) string, f *strict.Faults) {
 	switch {
 	case !plainName(in.ContainerID):
 		f.Add(cnierr.BadEnv, "CNI_CONTAINERID", "", "%q is not a letter or digit followed by letters, digits and _.-", in.ContainerID)
 	case len(in.ContainerID) > maxID:
 		f.Add(cnierr.BadEnv, "CNI_CONTAINERID", "", "%d characters, at most %d can be used", len(in.ContainerID), maxID)
 	}
-	if problem := linkNameProblem(in.IfName, longestIfName); problem != "" {
-		f.Add(cnierr.BadEnv, "CNI_IFNAME", "", "%q %s", in.IfName, problem)
-		return
-	}
-	if reserved(in.IfName) {
-		f.Add(cnierr.BadEnv, "CNI_IFNAME", "", "%q "+isReserved, in.IfName)
+	if problem := problemOf(in.IfName); problem != "" {
+		hint := ""
+		if problem == isLoopback {
+			hint = "choose another interface name in the pod's networks annotation"
+		}
+		f.Add(cnierr.BadEnv, "CNI_IFNAME", hint, "%q %s", in.IfName, problem)
 	}
 }
 
@@ -136,20 +128,22 @@ func linkNameProblem(s string, longest int) string {
 // longestIfName is the longest name that an interface may have (IFNAMSIZ).
 const longestIfName = 15
 
-const (
-	isLoopback = "is the loopback interface of every pod"
-	isReserved = "is reserved: the kernel uses it for the settings of several links"
-)
+const isLoopback = "is the loopback interface of every pod"
 
-// reserved says whether s is "all" or "default". The kernel refuses these names
-// (sysctl_dev_name_is_allowed), but only after we would have written the
-// settings of all links of the pod.
-func reserved(s string) bool { return s == "all" || s == "default" }
+// oldNameProblem says why no ADD has ever made an interface with the name s, or "" if one
+// may have. The kernel refuses "all" and "default" (sysctl_dev_name_is_allowed), but only
+// after we would have written the settings of all links of the pod.
+func oldNameProblem(s string) string {
+	if s == "all" || s == "default" {
+		return "is reserved: the kernel uses it for the settings of several links"
+	}
+	return linkNameProblem(s, longestIfName)
+}
 
 // ifNameProblem says why an interface that roce makes cannot have the name s,
 // or "" if it can.
 func ifNameProblem(s string) string {
-	problem := linkNameProblem(s, longestIfName)
+	problem := oldNameProblem(s)
 	switch {
 	case problem != "":
 		return problem
@@ -157,8 +151,6 @@ func ifNameProblem(s string) string {
 		return notPlain
 	case s == "lo":
 		return isLoopback
-	case reserved(s):
-		return isReserved
 	}
 	return ""
 }

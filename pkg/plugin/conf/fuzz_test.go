@@ -16,6 +16,7 @@ import (
 	"github.com/roce-cni/roce-cni/pkg/base/cnierr"
 	"github.com/roce-cni/roce-cni/pkg/base/netrange"
 	"github.com/roce-cni/roce-cni/pkg/plugin/conf"
+	"github.com/roce-cni/roce-cni/pkg/plugin/conf/pool"
 )
 
 // Whatever comes in, Parse either returns a request that is as request.go
@@ -138,7 +139,7 @@ func validRails(t *testing.T, r conf.Request) {
 		for _, other := range each[:i] {
 			check(t, one.IfName != other.IfName, "names of their own", r.Rails)
 			for _, s := range one.Subnets {
-				clash := func(o conf.Subnet) bool { return o.Prefix != s.Prefix && o.Prefix.Overlaps(s.Prefix) }
+				clash := func(o pool.Subnet) bool { return o.Prefix != s.Prefix && o.Prefix.Overlaps(s.Prefix) }
 				check(t, !slices.ContainsFunc(other.Subnets, clash), "subnets equal or apart", r.Rails)
 			}
 			for _, a := range one.Requested {
@@ -167,7 +168,7 @@ func validPool(t *testing.T, p conf.IPAM, rail conf.Rail) {
 		}
 	}
 	inSubnet := func(a netip.Addr) bool {
-		return slices.ContainsFunc(rail.Subnets, func(s conf.Subnet) bool { return s.Prefix.Contains(a) })
+		return slices.ContainsFunc(rail.Subnets, func(s pool.Subnet) bool { return s.Prefix.Contains(a) })
 	}
 	for _, a := range rail.Requested {
 		check(t, !later && inSubnet(a) && slices.Contains(p.Requested, a), "an address of a subnet", a)
@@ -181,7 +182,7 @@ func validPool(t *testing.T, p conf.IPAM, rail conf.Rail) {
 	}
 }
 
-func validSubnet(t *testing.T, s conf.Subnet) {
+func validSubnet(t *testing.T, s pool.Subnet) {
 	t.Helper()
 	check(t, s.Prefix.IsValid() && s.Prefix == s.Prefix.Masked() && !s.Prefix.Addr().Is4In6(), "a masked prefix", s)
 	check(t, len(s.Ranges) > 0, "ranges", s)

@@ -30,11 +30,11 @@ func call(config string) conf.Input {
 	return conf.Input{ContainerID: "c1", Netns: "/run/netns/pod", IfName: "net1", Stdin: []byte(config)}
 }
 
-// pool returns an ipam member of our type.
-func pool(members string) string { return `"ipam": {"type": "roce-ipam", ` + members + `}` }
+// ofPool returns an ipam member of our type.
+func ofPool(members string) string { return `"ipam": {"type": "roce-ipam", ` + members + `}` }
 
 // subnet returns an ipam member of our type with one subnet.
-func subnet(members string) string { return pool(`"subnets": [{` + members + `}]`) }
+func subnet(members string) string { return ofPool(`"subnets": [{` + members + `}]`) }
 
 // one is a pool that has no fault.
 const one = `"subnets": [{"subnet": "172.16.11.0/24", "gateway": "172.16.11.254"}]`

@@ -15,8 +15,8 @@ import (
 
 // given is what a configuration says of the addresses of its rails.
 type given struct {
-	subnets [][]Subnet // of each rail; nil when they are not known yet or have a fault
-	places  []string   // the JSON path of each rail's subnets
+	subnets [][]pool.Subnet // of each rail; nil when they are not known yet or have a fault
+	places  []string        // the JSON path of each rail's subnets
 	asked   []pool.Asked
 }
 
@@ -48,7 +48,7 @@ func addresses(top, runtime *strict.Object, args []string, network string, rs ra
 
 // ipamSubnets returns the subnets of each rail. They are nil when they are not
 // known yet or have a fault.
-func ipamSubnets(o *strict.Object, rs rails, f *strict.Faults) [][]Subnet {
+func ipamSubnets(o *strict.Object, rs rails, f *strict.Faults) [][]pool.Subnet {
 	common, before := o.At("subnets"), f.Len()
 	if source := pool.Elsewhere(o); source != "" {
 		for _, v := range append(rs.subnets(), common) {
@@ -59,11 +59,7 @@ func ipamSubnets(o *strict.Object, rs rails, f *strict.Faults) [][]Subnet {
 		return nil
 	}
 	for _, v := range append(rs.subnets(), common) {
-		if rs.given {
-			pool.Braces(v)
-		} else {
-			pool.NoBraces(v)
-		}
+		pool.Braces(v, rs.given)
 	}
 	if rs.wrong {
 		if common.Present() {
@@ -71,7 +67,7 @@ func ipamSubnets(o *strict.Object, rs rails, f *strict.Faults) [][]Subnet {
 		}
 		return nil
 	}
-	var out [][]Subnet
+	var out [][]pool.Subnet
 	for i, r := range rs.each {
 		v := common
 		if r.subnets.Present() || r.listed && !common.Present() {
@@ -153,21 +149,14 @@ func (r Request) settled(g given, f *strict.Faults) Request {
 	n := tables(r.Rails)
 	for i := range r.Rails {
 		if one := &r.Rails[i]; !one.OwnRouting {
-			one.Routing = inherited(r.Routing, i, n)
+			one.Routing = r.Routing
+			if r.Routing.Table != 0 { // the table of the first rail
+				one.Routing.Table += uint32(i * n)
+			}
 			one.Routing = r.withDefault(*one)
 		}
 	}
 	contradictSubnets(r, f)
-	return r
-}
-
-// inherited returns the routing of a rail that has no routing of its own. If
-// the common routing has a table number, that is the table of the first rail.
-// tables is the number of tables of each rail.
-func inherited(r Routing, rail, tables int) Routing {
-	if r.Table != 0 {
-		r.Table += uint32(rail * tables)
-	}
 	return r
 }
 
@@ -190,12 +179,12 @@ func tables(each []Rail) int {
 // The error is BadConfig, as in Parse: for an address or a route that fits no
 // rail, for subnets that overlap, for a wrong number of rails, and for what else
 // contradicts the subnets.
-func (r Request) WithSubnets(perRail [][]Subnet) (Request, error) {
+func (r Request) WithSubnets(perRail [][]pool.Subnet) (Request, error) {
 	if len(perRail) != len(r.Rails) {
 		return Request{}, cnierr.New(cnierr.BadConfig, operation, r.Network, "give both the same number of rails",
 			"%s has subnets for %d rails, the configuration has %d", r.IPAM.source(), len(perRail), len(r.Rails))
 	}
-	if !slices.ContainsFunc(perRail, func(s []Subnet) bool { return len(s) > 0 }) {
+	if !slices.ContainsFunc(perRail, func(s []pool.Subnet) bool { return len(s) > 0 }) {
 		return Request{}, cnierr.New(cnierr.BadConfig, operation, r.Network, "give the NIC an address, or write ipam.subnets",
 			"%s has no subnet", r.IPAM.source())
 	}
@@ -231,7 +220,7 @@ func (p IPAM) source() string {
 // "gateway": "172.16.0.0"}]}}. Each rail has a subnet or a list of them, in the
 // form of ipam.subnets. Faults of other nodes do not matter. The error is
 // BadConfig and names the file, also when the file is not JSON.
-func ParseTable(file string, content []byte, node string) ([][]Subnet, error) {
+func ParseTable(file string, content []byte, node string) ([][]pool.Subnet, error) {
 	f := &strict.Faults{}
 	out := pool.Table(file, content, node, f)
 	if err := f.Err("read table of rails", file); err != nil {

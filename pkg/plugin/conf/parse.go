@@ -43,12 +43,10 @@ const operation = "check configuration"
 // cnierr.BadConfig otherwise.
 func Parse(in Input) (Request, error) {
 	f := &strict.Faults{}
-	e := readEnv(in, f)
-	top, ok := strict.Document(in.Stdin, f)
-	if !ok || !bounded(in.Stdin, f) {
+	r, e, top := general(in, f)
+	if top == nil {
 		return Request{}, f.Err(operation, "")
 	}
-	r := general(top, e)
 	r.Digest = digest(in.Stdin)
 	r.DNS = dns(top.At("dns"))
 	rs := readRails(top)
@@ -132,26 +130,15 @@ func withRails(r Request, top, runtime *strict.Object, args []string, rs rails, 
 	return r.settled(g, f)
 }
 
-// finalMACs returns the MACs of the pod's interfaces in the prevResult of CHECK, which
-// is the result of the last plugin of the list.
-func finalMACs(top *strict.Object) map[LinkName]MAC {
-	var out map[LinkName]MAC
-	for name, text := range macsBefore(top) {
-		mac, err := ParseMAC(text)
-		if err != nil {
-			continue
-		}
-		if out == nil {
-			out = map[LinkName]MAC{}
-		}
-		out[LinkName(name)] = mac
+// general reads what is about the call, not about the link. top is nil if the document
+// cannot be read.
+func general(in Input, f *strict.Faults) (r Request, e env, top *strict.Object) {
+	e = readEnv(in, f)
+	top, ok := strict.Document(in.Stdin, f)
+	if !ok || !bounded(in.Stdin, f) {
+		return Request{}, e, nil
 	}
-	return out
-}
-
-// general reads what is about the call, not about the link.
-func general(top *strict.Object, e env) Request {
-	r := Request{
+	r = Request{
 		CNIVersion: cniVersion(top.At("cniVersion")),
 		Network:    networkName(top.At("name")),
 		Attachment: e.Attachment,
@@ -161,7 +148,7 @@ func general(top *strict.Object, e env) Request {
 	}
 	ofNode(top.At("stateDir"))
 	ofNode(top.At("log"))
-	return r
+	return r, e, top
 }
 
 // Program returns the type of the plugin that a configuration is for: of roce-ipam's
@@ -183,12 +170,10 @@ func Program(in Input) string {
 // those of Parse.
 func ParseIPAM(in Input) (Request, error) {
 	f := &strict.Faults{}
-	e := readEnv(in, f)
-	top, ok := strict.Document(in.Stdin, f)
-	if !ok || !bounded(in.Stdin, f) {
+	r, e, top := general(in, f)
+	if top == nil {
 		return Request{}, f.Err(operation, "")
 	}
-	r := general(top, e)
 	before := f.Len()
 	// The key rails is for the main plugin, too.
 	r = withRails(r, top, top.At("runtimeConfig").Object(), e.ips, oneRail(), f)

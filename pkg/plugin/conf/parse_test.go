@@ -17,6 +17,7 @@ import (
 
 	"github.com/roce-cni/roce-cni/pkg/base/netrange"
 	"github.com/roce-cni/roce-cni/pkg/plugin/conf"
+	"github.com/roce-cni/roce-cni/pkg/plugin/conf/pool"
 )
 
 // defaults returns what input("") means.
@@ -58,10 +59,10 @@ func mac(s string) conf.MAC {
 	return m
 }
 
-// ours sets what pool(one) means.
+// ours sets what ofPool(one) means.
 func ours(r *conf.Request) {
 	r.IPAM = conf.IPAM{Type: conf.PoolType, Pool: "rail1", Quarantine: 2 * time.Minute}
-	r.Rails[0].Subnets = []conf.Subnet{wide("172.16.11.0/24", "172.16.11.254")}
+	r.Rails[0].Subnets = []pool.Subnet{wide("172.16.11.0/24", "172.16.11.254")}
 }
 
 // Each case says what differs from the defaults.
@@ -113,16 +114,16 @@ func TestMembersMeanWhatTheDesignSays(t *testing.T) {
 				{Tree: "ipv6/conf", Key: "mtu", Value: "1500"},
 			}
 		}},
-		{pool(one), ours},
-		{pool(`"pool": "gpu1-net11", "quarantine": "0s", "routes": null, ` + one), func(r *conf.Request) {
+		{ofPool(one), ours},
+		{ofPool(`"pool": "gpu1-net11", "quarantine": "0s", "routes": null, ` + one), func(r *conf.Request) {
 			ours(r)
 			r.IPAM.Pool, r.IPAM.Quarantine = "gpu1-net11", 0
 		}},
-		{pool(`"subnets": [
+		{ofPool(`"subnets": [
 			{"subnet": "172.16.11.0/24", "ranges": ["172.16.11.128/25", "172.16.11.9", "172.16.11.1-172.16.11.8"], "exclude": ["172.16.11.7", "172.16.11.2-172.16.11.9", "172.16.11.2"], "gateway": "172.16.11.130"},
 			{"subnet": "fd00:11::/64", "gateway": "fd00:11::fffe"}, {"subnet": "172.16.12.0/31"}]`), func(r *conf.Request) {
 			ours(r)
-			r.Rails[0].Subnets = []conf.Subnet{
+			r.Rails[0].Subnets = []pool.Subnet{
 				{
 					Prefix:  prefix("172.16.11.0/24"),
 					Ranges:  []netrange.Range{span("172.16.11.1-172.16.11.8"), span("172.16.11.9"), span("172.16.11.128/25")},
@@ -133,10 +134,10 @@ func TestMembersMeanWhatTheDesignSays(t *testing.T) {
 				{Prefix: prefix("172.16.12.0/31"), Ranges: []netrange.Range{span("172.16.12.0-172.16.12.1")}},
 			}
 		}},
-		{pool(one + `, "routes": [{"dst": "0.0.0.0/0"}, {"dst": "0.0.0.0/0", "priority": 1}, {"dst": "10.0.0.0/8", "gw": "172.16.11.1", "mtu": 1500, "advmss": 1400, "priority": 5, "table": 7}, {"dst": "10.0.0.0/8", "table": 254, "scope": 253}]`), func(r *conf.Request) {
+		{ofPool(one + `, "routes": [{"dst": "0.0.0.0/0"}, {"dst": "0.0.0.0/0", "priority": 1}, {"dst": "10.0.0.0/8", "gw": "172.16.11.1", "mtu": 1500, "advmss": 1400, "priority": 5, "table": 7}, {"dst": "10.0.0.0/8", "table": 254, "scope": 253}]`), func(r *conf.Request) {
 			scope := 253
 			ours(r)
-			r.IPAM.Routes = []conf.Route{
+			r.IPAM.Routes = []pool.Route{
 				{Dst: prefix("0.0.0.0/0")},
 				{Dst: prefix("0.0.0.0/0"), Priority: 1},
 				{Dst: prefix("10.0.0.0/8"), Via: addr("172.16.11.1"), MTU: 1500, AdvMSS: 1400, Priority: 5, Table: &seven},
@@ -144,9 +145,9 @@ func TestMembersMeanWhatTheDesignSays(t *testing.T) {
 			}
 			r.Rails[0].Routes = r.IPAM.Routes
 		}},
-		{pool(`"subnets": [{"subnet": "10.0.0.0/24"}, {"subnet": "fd00::/64"}]`) + `, "runtimeConfig": {"ips": ["fd00::5", "10.0.0.5/24"]}, "args": {"cni": {"ips": ["10.0.0.5"], "x": 1}}`, func(r *conf.Request) {
+		{ofPool(`"subnets": [{"subnet": "10.0.0.0/24"}, {"subnet": "fd00::/64"}]`) + `, "runtimeConfig": {"ips": ["fd00::5", "10.0.0.5/24"]}, "args": {"cni": {"ips": ["10.0.0.5"], "x": 1}}`, func(r *conf.Request) {
 			ours(r)
-			r.Rails[0].Subnets = []conf.Subnet{
+			r.Rails[0].Subnets = []pool.Subnet{
 				{Prefix: prefix("10.0.0.0/24"), Ranges: []netrange.Range{span("10.0.0.0/24")}},
 				{Prefix: prefix("fd00::/64"), Ranges: []netrange.Range{span("fd00::/64")}},
 			}
@@ -237,7 +238,7 @@ func TestKeysOfOthersAreIgnored(t *testing.T) {
 
 func TestArgumentsAskForAddressesOfThePool(t *testing.T) {
 	t.Parallel()
-	in := input(pool(one) + `, "runtimeConfig": {"ips": ["172.16.11.9/24"]}`)
+	in := input(ofPool(one) + `, "runtimeConfig": {"ips": ["172.16.11.9/24"]}`)
 	in.Args = "IP=172.16.11.9, 172.16.11.9/24"
 	got, err := conf.Parse(in)
 	if err != nil {

@@ -72,17 +72,17 @@ func resultBefore(top *strict.Object) *current.Result {
 	return res
 }
 
-// macsBefore returns the text of the MAC of each interface in the pod, as prevResult has it.
-// It notes a fault of prevResult.
-func macsBefore(top *strict.Object) map[string]string {
-	out := map[string]string{}
+// finalMACs returns the MACs of the pod's interfaces in the prevResult of CHECK, which
+// is the result of the last plugin of the list.
+func finalMACs(top *strict.Object) map[LinkName]MAC {
 	res := resultBefore(top)
 	if res == nil {
-		return out
+		return nil
 	}
+	out := map[LinkName]MAC{}
 	for _, l := range res.Interfaces {
-		if l.Sandbox != "" && l.Mac != "" {
-			out[l.Name] = l.Mac
+		if mac, err := ParseMAC(l.Mac); err == nil && l.Sandbox != "" {
+			out[LinkName(l.Name)] = mac
 		}
 	}
 	return out

@@ -116,7 +116,7 @@ func TestFaultsOfAnAdoptedInterface(t *testing.T) {
 		{`"mac": "02:00:00:00:00:01"`, cnierr.BadConfig, `"mac": has no effect`, put},
 		{`"bcqueuelen": 100`, cnierr.BadConfig, `"bcqueuelen": has no effect`, put},
 		{`"linkInContainer": false`, cnierr.BadConfig, `"linkInContainer": has no effect`, put},
-		{pool(one), cnierr.BadConfig, `"ipam.type": has no effect`, put},
+		{ofPool(one), cnierr.BadConfig, `"ipam.type": has no effect`, put},
 		{`"ipam": {"type": "host-local"}`, cnierr.BadConfig, `"ipam.type": has no effect`, `set master`},
 	} {
 		_, err := conf.Parse(behind(previous, b.in))

@@ -13,11 +13,12 @@ import (
 
 	"github.com/roce-cni/roce-cni/pkg/base/netrange"
 	"github.com/roce-cni/roce-cni/pkg/plugin/conf"
+	"github.com/roce-cni/roce-cni/pkg/plugin/conf/pool"
 )
 
 // wide is a subnet without more.
-func wide(s, gateway string) conf.Subnet {
-	out := conf.Subnet{Prefix: prefix(s), Ranges: []netrange.Range{netrange.Of(prefix(s))}}
+func wide(s, gateway string) pool.Subnet {
+	out := pool.Subnet{Prefix: prefix(s), Ranges: []netrange.Range{netrange.Of(prefix(s))}}
 	if gateway != "" {
 		out.Gateway = addr(gateway)
 	}
@@ -58,7 +59,7 @@ func TestListOfRailsIsWhatItSays(t *testing.T) {
 	t.Parallel()
 	own := []conf.Parent{{Name: "ens1f0"}, {PCI: "0000:0b:00.0"}, {Name: "ens3f0"}}
 	names := []conf.LinkName{"net1", "rdma1", "net1-2"}
-	subnets := [][]conf.Subnet{
+	subnets := [][]pool.Subnet{
 		{wide("10.0.0.0/24", "10.0.0.254")}, {wide("172.16.1.0/24", "172.16.1.254"), wide("fd00:1::/64", "")}, {wide("10.0.0.0/24", "10.0.0.254")},
 	}
 	want := railsOf(pooled(), 3, func(r *conf.Rail) {
@@ -74,7 +75,7 @@ func TestListOfRailsIsWhatItSays(t *testing.T) {
 		{"master": {"pci": "0000:0B:00.0"}, "ifName": "rdma{rail}", "routing": {"mode": "main", "defaultRoute": true, "metric": 9},
 			"subnets": [{"subnet": "172.16.{rail}.0/24", "gateway": "172.16.{rail}.254"}, {"subnet": "fd00:1::/64"}]},
 		{"master": "ens3f0", "ifName": null, "subnets": null, "routing": null}
-	], `+pool(`"subnets": [{"subnet": "10.0.0.0/24", "gateway": "10.0.0.254"}]`)))
+	], `+ofPool(`"subnets": [{"subnet": "10.0.0.0/24", "gateway": "10.0.0.254"}]`)))
 	if d := diff(want, got); d != "" {
 		t.Errorf("(-want +got):\n%s", d)
 	}
@@ -84,10 +85,10 @@ func TestRuleOfRailsIsWhatItSays(t *testing.T) {
 	t.Parallel()
 	want := railsOf(pooled(), 8, func(r *conf.Rail) {
 		s := wide(fmt.Sprintf("172.16.%d.0/24", r.Number+11), fmt.Sprintf("172.16.%d.254", r.Number+11))
-		r.Subnets = []conf.Subnet{s}
+		r.Subnets = []pool.Subnet{s}
 	})
 	want.Match = &conf.Match{Parent: conf.Parent{Vendors: []string{"15b3"}}, Count: 8, Order: conf.ByPCI}
-	if d := diff(want, mustParse(t, railed(eight+`, `+pool(byRail)))); d != "" {
+	if d := diff(want, mustParse(t, railed(eight+`, `+ofPool(byRail)))); d != "" {
 		t.Errorf("(-want +got):\n%s", d)
 	}
 
@@ -102,9 +103,9 @@ func TestRuleOfRailsIsWhatItSays(t *testing.T) {
 
 func TestPlaceholdersAreInAllStringsOfASubnet(t *testing.T) {
 	t.Parallel()
-	got := mustParse(t, railed(eight+`, `+pool(`"subnets": [{"subnet": "10.{rail*2}.{rail*16+3}.0/24", "gateway": "10.{rail*2}.{rail*16+3}.{rail+1}",
+	got := mustParse(t, railed(eight+`, `+ofPool(`"subnets": [{"subnet": "10.{rail*2}.{rail*16+3}.0/24", "gateway": "10.{rail*2}.{rail*16+3}.{rail+1}",
 		"ranges": ["10.{rail*2}.{rail*16+3}.100-10.{rail*2}.{rail*16+3}.109"], "exclude": ["10.{rail*2}.{rail*16+3}.10{rail}"]}, {"subnet": "fd00:{rail+9}::/64"}]`)))
-	want := []conf.Subnet{
+	want := []pool.Subnet{
 		{Prefix: prefix("10.14.115.0/24"), Gateway: addr("10.14.115.8"), Ranges: []netrange.Range{span("10.14.115.100-10.14.115.109")}, Exclude: []netrange.Range{span("10.14.115.107")}},
 		wide("fd00:16::/64", ""),
 	}
@@ -120,7 +121,7 @@ func TestTablesOfRailsFollowEachOther(t *testing.T) {
 		`"subnets": [{"subnet": "10.0.{rail}.0/24"}, {"subnet": "fd00:{rail}::/64"}]`: {300, 301, 302},
 		`"subnets": [{"subnet": "10.0.{rail}.0/24"}, {"subnet": "10.1.{rail}.0/24"}]`: {300, 302, 304},
 	} {
-		r := mustParse(t, railed(rule(`"count": 3`)+`, "routing": {"table": 300}, `+pool(in)))
+		r := mustParse(t, railed(rule(`"count": 3`)+`, "routing": {"table": 300}, `+ofPool(in)))
 		var got []uint32
 		for _, one := range r.Rails {
 			got = append(got, one.Routing.Table)
@@ -144,7 +145,7 @@ func TestRequestedAddressesGoToTheRailOfTheirSubnet(t *testing.T) {
 		{shared, `"10.0.0.5", "10.0.0.3"`, "IP=10.0.0.5,10.0.0.7/24", [][]netip.Addr{{addr("10.0.0.5")}, {addr("10.0.0.3")}, {addr("10.0.0.7")}}},
 		{`"subnets": [{"subnet": "10.0.0.0/24", "exclude": ["10.0.0.{rail+1}"]}]`, `"10.0.0.1", "10.0.0.2"`, "", [][]netip.Addr{{addr("10.0.0.2")}, {addr("10.0.0.1")}, nil}},
 	} {
-		in := railed(rule(`"count": 3`) + `, ` + pool(c.subnets) + `, "runtimeConfig": {"ips": [` + c.ips + `]}`)
+		in := railed(rule(`"count": 3`) + `, ` + ofPool(c.subnets) + `, "runtimeConfig": {"ips": [` + c.ips + `]}`)
 		in.Args = c.args
 		r := mustParse(t, in)
 		for i, one := range r.Rails {
@@ -161,15 +162,15 @@ func TestRailsHaveTheRoutesThatTheyCanHave(t *testing.T) {
 		{"master": "a", "subnets": [{"subnet": "10.0.1.0/24"}]},
 		{"master": "b", "subnets": [{"subnet": "10.0.2.0/24"}, {"subnet": "fd00::/64"}]},
 		{"master": "c", "subnets": [{"subnet": "10.0.2.0/24"}]}], `+
-		pool(`"routes": [{"dst": "10.8.0.0/16"}, {"dst": "10.9.0.0/16", "gw": "10.0.2.7"}, {"dst": "fd01::/64"}]`)))
-	any4, via, any6 := conf.Route{Dst: prefix("10.8.0.0/16")}, conf.Route{Dst: prefix("10.9.0.0/16"), Via: addr("10.0.2.7")}, conf.Route{Dst: prefix("fd01::/64")}
-	want := [][]conf.Route{{any4}, {any4, via, any6}, {any4, via}}
+		ofPool(`"routes": [{"dst": "10.8.0.0/16"}, {"dst": "10.9.0.0/16", "gw": "10.0.2.7"}, {"dst": "fd01::/64"}]`)))
+	any4, via, any6 := pool.Route{Dst: prefix("10.8.0.0/16")}, pool.Route{Dst: prefix("10.9.0.0/16"), Via: addr("10.0.2.7")}, pool.Route{Dst: prefix("fd01::/64")}
+	want := [][]pool.Route{{any4}, {any4, via, any6}, {any4, via}}
 	for i, one := range r.Rails {
 		if d := diff(want[i], one.Routes); d != "" {
 			t.Errorf("rail %d (-want +got):\n%s", i, d)
 		}
 	}
-	if d := diff([]conf.Route{any4, via, any6}, r.IPAM.Routes); d != "" {
+	if d := diff([]pool.Route{any4, via, any6}, r.IPAM.Routes); d != "" {
 		t.Errorf("the whole (-want +got):\n%s", d)
 	}
 }
@@ -177,10 +178,10 @@ func TestRailsHaveTheRoutesThatTheyCanHave(t *testing.T) {
 func TestSubnetsMayFollowFromElsewhere(t *testing.T) {
 	t.Parallel()
 	for members, set := range map[string]func(p *conf.IPAM){
-		`"fromMaster": true, "gateway": "first"`: func(p *conf.IPAM) { p.FromMaster = &conf.FromMaster{Gateway: conf.FirstHost} },
-		`"fromMaster": true, "gateway": "none"`:  func(p *conf.IPAM) { p.FromMaster = &conf.FromMaster{Gateway: conf.NoGateway} },
+		`"fromMaster": true, "gateway": "first"`: func(p *conf.IPAM) { p.FromMaster = &pool.FromMaster{Gateway: pool.FirstHost} },
+		`"fromMaster": true, "gateway": "none"`:  func(p *conf.IPAM) { p.FromMaster = &pool.FromMaster{Gateway: pool.NoGateway} },
 		`"fromMaster": true, "gateway": "last", "derive": {"base": 64, "perHost": 8}`: func(p *conf.IPAM) {
-			p.FromMaster = &conf.FromMaster{Gateway: conf.LastHost, Derive: &conf.Derive{Base: 64, PerHost: 8}}
+			p.FromMaster = &pool.FromMaster{Gateway: pool.LastHost, Derive: &pool.Derive{Base: 64, PerHost: 8}}
 		},
 		`"table": true`:                      func(p *conf.IPAM) { p.Table = true },
 		`"table": true, "fromMaster": false`: func(p *conf.IPAM) { p.Table = true },
@@ -188,9 +189,9 @@ func TestSubnetsMayFollowFromElsewhere(t *testing.T) {
 		ipam := pooled()
 		set(&ipam)
 		ipam.Requested = []netip.Addr{addr("10.0.0.9"), addr("10.0.0.5")}
-		ipam.Routes = []conf.Route{{Dst: prefix("10.8.0.0/16"), Via: addr("10.0.0.1")}}
+		ipam.Routes = []pool.Route{{Dst: prefix("10.8.0.0/16"), Via: addr("10.0.0.1")}}
 		const asked = `, "runtimeConfig": {"ips": ["10.0.0.9", "10.0.0.5/24", "10.0.0.9"]}`
-		members = pool(members+`, "routes": [{"dst": "10.8.0.0/16", "gw": "10.0.0.1"}]`) + asked
+		members = ofPool(members+`, "routes": [{"dst": "10.8.0.0/16", "gw": "10.0.0.1"}]`) + asked
 		want := railsOf(ipam, 2, func(r *conf.Rail) { r.Parent.Name = conf.LinkName(fmt.Sprintf("ens%df0", r.Number+1)) })
 		if d := diff(want, mustParse(t, railed(two+`, `+members))); d != "" {
 			t.Errorf("%s, rails (-want +got):\n%s", members, d)

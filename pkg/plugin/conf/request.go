@@ -99,9 +99,9 @@ type Rail struct {
 	// Subnets are those of a pool. Requested are the requested addresses in them, at
 	// most one of each, and Routes the routes through them. If the subnets come from
 	// elsewhere than ipam.subnets, all three are empty until Request.WithSubnets.
-	Subnets   []Subnet
+	Subnets   []pool.Subnet
 	Requested []netip.Addr
-	Routes    []Route
+	Routes    []pool.Route
 }
 
 // Pod is what Kubernetes runtimes say about the pod in CNI_ARGS. All fields may
@@ -226,17 +226,17 @@ type IPAM struct {
 	Pool       string
 	Quarantine time.Duration
 	Requested  []netip.Addr // of all rails, each once
-	Routes     []Route      // of all rails
+	Routes     []pool.Route // of all rails
 	Raw        []byte       // the whole configuration as it came in
 	// At most one of the following says where the subnets of the rails come from. If
 	// none does, they are those of ipam.subnets. FromMaster makes them from the NICs'
 	// own addresses.
-	FromMaster *FromMaster
+	FromMaster *pool.FromMaster
 	// Table says that the table of the node has the subnets of each rail.
 	Table bool
 	// RailPool is the cluster's pool that the addresses are from; nil for none. Pool is
 	// then its name. Quarantine is right only after the node file has been read.
-	RailPool *RailPool
+	RailPool *pool.RailPool
 }
 
 // LeasePool returns the name of the node's pool that has the leases.
@@ -246,34 +246,6 @@ func (p IPAM) LeasePool() string {
 	}
 	return p.Pool
 }
-
-// RailPool names a pool that spans nodes.
-type RailPool = pool.RailPool
-
-// FromMaster says how to make subnets from a NIC's own addresses.
-type FromMaster = pool.FromMaster
-
-// Derive gives a node a part of the subnet.
-type Derive = pool.Derive
-
-// The gateways of FromMaster.
-const (
-	FirstHost = pool.FirstHost
-	LastHost  = pool.LastHost
-	NoGateway = pool.NoGateway
-)
-
-// Subnet is one subnet of a pool. An attachment gets one address of it.
-type Subnet = pool.Subnet
-
-// Route is a route that IPAM asks for.
-type Route = pool.Route
-
-// The highest MTU and the highest advertised MSS that a route keeps.
-const (
-	MaxRouteMTU = pool.MaxRouteMTU
-	MaxAdvMSS   = pool.MaxAdvMSS
-)
 
 // RoutingMode says where routes go.
 type RoutingMode string

@@ -12,6 +12,7 @@ import (
 
 	"github.com/roce-cni/roce-cni/pkg/base/cnierr"
 	"github.com/roce-cni/roce-cni/pkg/plugin/conf"
+	"github.com/roce-cni/roce-cni/pkg/plugin/conf/pool"
 )
 
 const fromNIC = `"fromMaster": true, "gateway": "last"`
@@ -23,18 +24,18 @@ func TestSubnetsThatAreKnownLaterAreAsGoodAsThoseOfTheConfiguration(t *testing.T
 	const rest = `, "routing": {"table": 300}, "runtimeConfig": {"ips": ["10.1.0.7", "10.0.2.9"]}, `
 	const routes = `, "routes": [{"dst": "10.8.0.0/16"}, {"dst": "10.9.0.0/16", "gw": "10.0.1.7"}]`
 	three := rule(`"count": 3`)
-	want := mustParse(t, railed(three+rest+pool(`"subnets": [{"subnet": "10.0.{rail}.0/24"}, {"subnet": "10.1.0.0/24"}]`+routes)))
-	var perRail [][]conf.Subnet
+	want := mustParse(t, railed(three+rest+ofPool(`"subnets": [{"subnet": "10.0.{rail}.0/24"}, {"subnet": "10.1.0.0/24"}]`+routes)))
+	var perRail [][]pool.Subnet
 	for _, one := range want.Rails {
 		perRail = append(perRail, one.Subnets)
 	}
-	later := mustParse(t, railed(three+rest+pool(fromNIC+routes)))
+	later := mustParse(t, railed(three+rest+ofPool(fromNIC+routes)))
 	before := fmt.Sprintf("%+v", later)
 	got, err := later.WithSubnets(perRail)
 	if err != nil {
 		t.Fatal(err)
 	}
-	want.IPAM.FromMaster = &conf.FromMaster{Gateway: conf.LastHost}
+	want.IPAM.FromMaster = &pool.FromMaster{Gateway: pool.LastHost}
 	if d := diff(want, got); d != "" {
 		t.Errorf("(-want +got):\n%s", d)
 	}
@@ -46,14 +47,14 @@ func TestSubnetsThatAreKnownLaterAreAsGoodAsThoseOfTheConfiguration(t *testing.T
 func TestOneNICGetsItsSubnets(t *testing.T) {
 	t.Parallel()
 	const more = `, "routes": [{"dst": "10.9.0.0/16", "gw": "10.0.0.7"}]`
-	r := mustParse(t, input(pool(fromNIC+more)+`, "runtimeConfig": {"ips": ["10.0.0.5/24"]}`))
+	r := mustParse(t, input(ofPool(fromNIC+more)+`, "runtimeConfig": {"ips": ["10.0.0.5/24"]}`))
 	s := wide("10.0.0.0/24", "10.0.0.254")
-	got, err := r.WithSubnets([][]conf.Subnet{{s}})
+	got, err := r.WithSubnets([][]pool.Subnet{{s}})
 	if err != nil {
 		t.Fatal(err)
 	}
 	one := &r.Rails[0]
-	one.Subnets, one.Requested, one.Routes = []conf.Subnet{s}, r.IPAM.Requested, r.IPAM.Routes
+	one.Subnets, one.Requested, one.Routes = []pool.Subnet{s}, r.IPAM.Requested, r.IPAM.Routes
 	if d := diff(r, got); d != "" {
 		t.Errorf("(-want +got):\n%s", d)
 	}
@@ -61,8 +62,8 @@ func TestOneNICGetsItsSubnets(t *testing.T) {
 
 func TestSkippedRailGetsNothing(t *testing.T) {
 	t.Parallel()
-	r := mustParse(t, railed(two+`, `+pool(`"table": true, "routes": [{"dst": "10.9.0.0/16"}]`)+`, "minRails": 1, "runtimeConfig": {"ips": ["10.0.0.5"]}`))
-	got, err := r.WithSubnets([][]conf.Subnet{nil, {wide("10.0.0.0/24", "")}})
+	r := mustParse(t, railed(two+`, `+ofPool(`"table": true, "routes": [{"dst": "10.9.0.0/16"}]`)+`, "minRails": 1, "runtimeConfig": {"ips": ["10.0.0.5"]}`))
+	got, err := r.WithSubnets([][]pool.Subnet{nil, {wide("10.0.0.0/24", "")}})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -80,22 +81,22 @@ func TestFaultsOfSubnetsThatAreKnownLater(t *testing.T) {
 	list := func(own string) string { return `"rails": [{"master": "a"}, {"master": "b"` + own + `}]` }
 	for _, x := range []struct {
 		bad
-		subnets [][]conf.Subnet
+		subnets [][]pool.Subnet
 	}{
-		{bad{`, "runtimeConfig": {"ips": ["10.9.0.1"]}`, cnierr.BadConfig, `"requested address": 10.9.0.1 is in none`, `ipam.subnets`}, [][]conf.Subnet{{a}, {b}}},
-		{bad{`, "runtimeConfig": {"ips": ["10.0.0.254"]}`, cnierr.BadConfig, `10.0.0.254 is the gateway of 10.0.0.0/24`, `another`}, [][]conf.Subnet{{a}, {b}}},
-		{bad{`, "runtimeConfig": {"ips": ["10.0.0.1", "10.0.0.2"]}`, cnierr.BadConfig, `10.0.0.2: each rail in 10.0.0.0/24 already has`, `each subnet and rail`}, [][]conf.Subnet{{a}, {b}}},
-		{bad{``, cnierr.BadConfig, `"ipam.fromMaster": 10.0.0.0/16 of rail 1 overlaps 10.0.0.0/24 of rail 0`, `do not overlap`}, [][]conf.Subnet{{a}, {c}}},
-		{bad{``, cnierr.BadConfig, `"ipam.fromMaster": 10.0.1.0/24 of rail 1 overlaps 10.0.1.0/24 of rail 1`, `do not overlap`}, [][]conf.Subnet{{a}, {b, b}}},
-		{bad{`, "mtu": 60`, cnierr.BadConfig, `"mtu": 60 is less than 68`, ``}, [][]conf.Subnet{{a}, {b}}},
-		{bad{`, "routing": {"table": 251}`, cnierr.BadConfig, `"routing.table": rail 1 needs the tables 253 to 254`, `1 to 252`}, [][]conf.Subnet{{a, b}, {a, b}}},
+		{bad{`, "runtimeConfig": {"ips": ["10.9.0.1"]}`, cnierr.BadConfig, `"requested address": 10.9.0.1 is in none`, `ipam.subnets`}, [][]pool.Subnet{{a}, {b}}},
+		{bad{`, "runtimeConfig": {"ips": ["10.0.0.254"]}`, cnierr.BadConfig, `10.0.0.254 is the gateway of 10.0.0.0/24`, `another`}, [][]pool.Subnet{{a}, {b}}},
+		{bad{`, "runtimeConfig": {"ips": ["10.0.0.1", "10.0.0.2"]}`, cnierr.BadConfig, `10.0.0.2: each rail in 10.0.0.0/24 already has`, `each subnet and rail`}, [][]pool.Subnet{{a}, {b}}},
+		{bad{``, cnierr.BadConfig, `"ipam.fromMaster": 10.0.0.0/16 of rail 1 overlaps 10.0.0.0/24 of rail 0`, `do not overlap`}, [][]pool.Subnet{{a}, {c}}},
+		{bad{``, cnierr.BadConfig, `"ipam.fromMaster": 10.0.1.0/24 of rail 1 overlaps 10.0.1.0/24 of rail 1`, `do not overlap`}, [][]pool.Subnet{{a}, {b, b}}},
+		{bad{`, "mtu": 60`, cnierr.BadConfig, `"mtu": 60 is less than 68`, ``}, [][]pool.Subnet{{a}, {b}}},
+		{bad{`, "routing": {"table": 251}`, cnierr.BadConfig, `"routing.table": rail 1 needs the tables 253 to 254`, `1 to 252`}, [][]pool.Subnet{{a, b}, {a, b}}},
 	} {
-		r := mustParse(t, railed(list("")+`, `+pool(fromNIC)+x.in))
+		r := mustParse(t, railed(list("")+`, `+ofPool(fromNIC)+x.in))
 		_, err := r.WithSubnets(x.subnets)
 		x.check(t, err)
 	}
-	r := mustParse(t, railed(list(`, "routing": {"table": 7, "defaultRoute": true}`)+`, `+pool(fromNIC+`, "routes": [{"dst": "10.9.0.0/16", "gw": "10.7.0.1"}]`)))
-	_, err := r.WithSubnets([][]conf.Subnet{{a}, {b}})
+	r := mustParse(t, railed(list(`, "routing": {"table": 7, "defaultRoute": true}`)+`, `+ofPool(fromNIC+`, "routes": [{"dst": "10.9.0.0/16", "gw": "10.7.0.1"}]`)))
+	_, err := r.WithSubnets([][]pool.Subnet{{a}, {b}})
 	if d := cmp.Diff([]string{"ipam.routes[0].gw", "rails[1].routing.defaultRoute"}, subjects(t, err)); d != "" {
 		t.Errorf("(-want +got):\n%s", d)
 	}
@@ -105,13 +106,13 @@ func TestNumberOfRailsMustBeThatOfTheSubnets(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct {
 		config  string
-		subnets [][]conf.Subnet
+		subnets [][]pool.Subnet
 		want    string
 	}{
-		{eight + `, ` + pool(`"table": true`), make([][]conf.Subnet, 4), `ipam.table has subnets for 4 rails, the configuration has 8`},
-		{`"master": "a", ` + pool(`"table": true`), make([][]conf.Subnet, 2), `ipam.table has subnets for 2 rails, the configuration has 1`},
-		{two + `, ` + pool(fromNIC), make([][]conf.Subnet, 2), `ipam.fromMaster has no subnet`},
-		{two + `, ` + pool(fromNIC), nil, `ipam.fromMaster has subnets for 0 rails`},
+		{eight + `, ` + ofPool(`"table": true`), make([][]pool.Subnet, 4), `ipam.table has subnets for 4 rails, the configuration has 8`},
+		{`"master": "a", ` + ofPool(`"table": true`), make([][]pool.Subnet, 2), `ipam.table has subnets for 2 rails, the configuration has 1`},
+		{two + `, ` + ofPool(fromNIC), make([][]pool.Subnet, 2), `ipam.fromMaster has no subnet`},
+		{two + `, ` + ofPool(fromNIC), nil, `ipam.fromMaster has subnets for 0 rails`},
 	} {
 		_, err := mustParse(t, railed(c.config)).WithSubnets(c.subnets)
 		if cnierr.CodeOf(err) != cnierr.BadConfig || !strings.Contains(err.Error(), c.want) {
@@ -130,7 +131,7 @@ func TestTableHasTheSubnetsOfANode(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	want := [][]conf.Subnet{{wide("172.16.0.0/31", "172.16.0.0")}, {wide("172.16.0.2/31", "172.16.0.2"), wide("fd00::2/127", "")}}
+	want := [][]pool.Subnet{{wide("172.16.0.0/31", "172.16.0.0")}, {wide("172.16.0.2/31", "172.16.0.2"), wide("fd00::2/127", "")}}
 	if d := diff(want, got); d != "" {
 		t.Errorf("(-want +got):\n%s", d)
 	}

@@ -81,7 +81,7 @@ func sriov(ipam string) conf.Input {
 
 func TestIPAMIgnoresTheKeysOfTheMainPlugin(t *testing.T) {
 	t.Parallel()
-	in := sriov(pool(one))
+	in := sriov(ofPool(one))
 	in.Args = "IgnoreUnknown=1;MAC=nonsense;K8S_POD_NAMESPACE=ns;K8S_POD_NAME=p"
 	want := conf.Request{
 		CNIVersion: "1.0.0", Network: "rail1", Attachment: conf.Attachment{ContainerID: "c1", IfName: "net1"}, Netns: "/run/netns/pod",
@@ -107,14 +107,14 @@ func TestFaultsOfIPAM(t *testing.T) {
 		{`"ipam": null`, cnierr.BadConfig, `"ipam.type": want "roce-ipam", got ""`, `set ipam.type to roce-ipam`},
 		{`"ipam": 5`, cnierr.Decode, `"ipam": want an object, got a number`, ``},
 		{`"ipam": {"pool": "p"}`, cnierr.BadConfig, `"ipam.type": missing`, `set ipam.type to "roce-ipam"`},
-		{pool(`"subnets": [{"subnet": "10.0.0.0/24"}]`), cnierr.BadConfig, `"runtimeConfig.ips[0]": 172.16.11.9 is in none`, `ipam.subnets`},
-		{pool(one) + `, "StateDir": "/x"`, cnierr.BadConfig, `"StateDir": unknown key`, `did you mean "stateDir"?`},
-		{pool(`"subnet": "10.0.0.0/24", ` + one), cnierr.BadConfig, `"ipam.subnet": unknown key`, `write "subnets"`},
+		{ofPool(`"subnets": [{"subnet": "10.0.0.0/24"}]`), cnierr.BadConfig, `"runtimeConfig.ips[0]": 172.16.11.9 is in none`, `ipam.subnets`},
+		{ofPool(one) + `, "StateDir": "/x"`, cnierr.BadConfig, `"StateDir": unknown key`, `did you mean "stateDir"?`},
+		{ofPool(`"subnet": "10.0.0.0/24", ` + one), cnierr.BadConfig, `"ipam.subnet": unknown key`, `write "subnets"`},
 	} {
 		_, err := conf.ParseIPAM(sriov(b.in))
 		b.check(t, err)
 	}
-	in := sriov(pool(one))
+	in := sriov(ofPool(one))
 	in.Netns, in.Args = "", "MAC"
 	_, err := conf.ParseIPAM(in)
 	if cnierr.CodeOf(err) != cnierr.BadEnv || !strings.Contains(err.Error(), "CNI_NETNS") {

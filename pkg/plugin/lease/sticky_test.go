@@ -12,7 +12,7 @@ import (
 
 	"github.com/roce-cni/roce-cni/pkg/base/cnierr"
 	"github.com/roce-cni/roce-cni/pkg/base/netrange"
-	"github.com/roce-cni/roce-cni/pkg/plugin/conf"
+	"github.com/roce-cni/roce-cni/pkg/plugin/conf/pool"
 	"github.com/roce-cni/roce-cni/pkg/plugin/nodefile"
 	"github.com/roce-cni/roce-cni/pkg/plugin/plan"
 )
@@ -152,12 +152,12 @@ func TestASkippedRailLeavesItsStickyAddress(t *testing.T) {
 	second.Prefix, second.Gateway = netip.MustParsePrefix("10.7.1.0/24"), netip.Addr{}
 	ranges := second
 	ranges.Ranges = []netrange.Range{netrange.Of(netip.MustParsePrefix("10.7.1.32/29"))}
-	f := nodefile.File{Pool: "gpu", Quarantine: time.Hour, Sticky: true, Rails: [][]conf.Subnet{{ofPool("10.7.0.32-10.7.0.39")}, {ranges}}}
+	f := nodefile.File{Pool: "gpu", Quarantine: time.Hour, Sticky: true, Rails: [][]pool.Subnet{{ofPool("10.7.0.32-10.7.0.39")}, {ranges}}}
 	if err := n.files().Write(f); err != nil {
 		t.Fatal(err)
 	}
 	n.answers()
-	n.agent[stickyKey("pod-0")] = nodefile.Answer{Rails: [][]conf.Subnet{{ofPool("10.7.0.64-10.7.0.64")}, {second}}, Until: n.now + grantTime}
+	n.agent[stickyKey("pod-0")] = nodefile.Answer{Rails: [][]pool.Subnet{{ofPool("10.7.0.64-10.7.0.64")}, {second}}, Until: n.now + grantTime}
 	c, err := n.allocator().Claim(n.request("pod-0", ""), []plan.RailFacts{{Fault: errors.New("no carrier")}, {}})
 	if err != nil {
 		t.Fatal(err)

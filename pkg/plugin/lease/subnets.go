@@ -12,6 +12,7 @@ import (
 	"github.com/roce-cni/roce-cni/pkg/base/netrange"
 	"github.com/roce-cni/roce-cni/pkg/base/trusted"
 	"github.com/roce-cni/roce-cni/pkg/plugin/conf"
+	"github.com/roce-cni/roce-cni/pkg/plugin/conf/pool"
 	"github.com/roce-cni/roce-cni/pkg/plugin/nodefile"
 	"github.com/roce-cni/roce-cni/pkg/plugin/plan"
 )
@@ -26,7 +27,7 @@ func CheckNICs(req conf.Request, facts []plan.RailFacts) {
 	}
 }
 
-func ofNIC(req conf.Request, f plan.Facts) ([]conf.Subnet, error) {
+func ofNIC(req conf.Request, f plan.Facts) ([]pool.Subnet, error) {
 	return req.IPAM.FromMaster.Subnets(string(f.Parent.Name), f.Parent.Addrs)
 }
 
@@ -50,7 +51,7 @@ func (c *Claim) withSubnets(facts []plan.RailFacts) (conf.Request, error) {
 
 // fromMasters gives the rails the subnets of the NICs' own addresses.
 func fromMasters(req conf.Request, facts []plan.RailFacts) (conf.Request, error) {
-	subnets := make([][]conf.Subnet, len(facts))
+	subnets := make([][]pool.Subnet, len(facts))
 	for i, f := range facts {
 		var err error
 		if f.Fault != nil {
@@ -66,7 +67,7 @@ func fromMasters(req conf.Request, facts []plan.RailFacts) (conf.Request, error)
 		// it.
 		known := slices.Concat(subnets...)
 		req.IPAM.Requested = slices.DeleteFunc(slices.Clone(req.IPAM.Requested), func(a netip.Addr) bool {
-			return !slices.ContainsFunc(known, func(s conf.Subnet) bool { return s.Prefix.Contains(a) })
+			return !slices.ContainsFunc(known, func(s pool.Subnet) bool { return s.Prefix.Contains(a) })
 		})
 	}
 	return req.WithSubnets(subnets)
@@ -132,7 +133,7 @@ func mayLease(f nodefile.File, a netip.Addr) bool {
 }
 
 // railOf returns the rail of the pool that a single interface is on.
-func railOf(p conf.RailPool, rails [][]conf.Subnet, nic []netip.Prefix) (int, error) {
+func railOf(p pool.RailPool, rails [][]pool.Subnet, nic []netip.Prefix) (int, error) {
 	bad := func(format string, args ...any) error {
 		return cnierr.New(cnierr.BadConfig, "find rail of RailPool", p.Name, "set ipam.rail to the number of the rail, from 0", format, args...)
 	}
@@ -144,7 +145,7 @@ func railOf(p conf.RailPool, rails [][]conf.Subnet, nic []netip.Prefix) (int, er
 	}
 	var on []int
 	for i, subnets := range rails {
-		has := func(s conf.Subnet) bool {
+		has := func(s pool.Subnet) bool {
 			return slices.ContainsFunc(nic, func(own netip.Prefix) bool { return s.Prefix.Contains(own.Addr()) })
 		}
 		if slices.ContainsFunc(subnets, has) {

@@ -17,6 +17,7 @@ import (
 	"github.com/roce-cni/roce-cni/pkg/base/netns"
 	"github.com/roce-cni/roce-cni/pkg/base/netrange"
 	"github.com/roce-cni/roce-cni/pkg/plugin/conf"
+	"github.com/roce-cni/roce-cni/pkg/plugin/conf/pool"
 	"github.com/roce-cni/roce-cni/pkg/plugin/ipam"
 	"github.com/roce-cni/roce-cni/pkg/plugin/ipam/ledger"
 	"github.com/roce-cni/roce-cni/pkg/plugin/lease"
@@ -207,7 +208,7 @@ func (n *node) leased() []string {
 // own writes the node file of a RailPool with the addresses 10.7.0.32 to 10.7.0.39.
 func (n *node) own(sticky bool) {
 	n.t.Helper()
-	f := nodefile.File{Pool: "gpu", Quarantine: time.Hour, Sticky: sticky, Rails: [][]conf.Subnet{{ofPool("10.7.0.32-10.7.0.39")}}}
+	f := nodefile.File{Pool: "gpu", Quarantine: time.Hour, Sticky: sticky, Rails: [][]pool.Subnet{{ofPool("10.7.0.32-10.7.0.39")}}}
 	if err := n.files().Write(f); err != nil {
 		n.t.Fatal(err)
 	}
@@ -231,19 +232,19 @@ const grantTime = time.Minute
 
 // grant has the agent answer that a pod has an address of the RailPool.
 func (n *node) grant(pod, addr string) {
-	n.agent[stickyKey(pod)] = nodefile.Answer{Rails: [][]conf.Subnet{{ofPool(addr + "-" + addr)}}, Until: n.now + grantTime}
+	n.agent[stickyKey(pod)] = nodefile.Answer{Rails: [][]pool.Subnet{{ofPool(addr + "-" + addr)}}, Until: n.now + grantTime}
 }
 
 func stickyKey(pod string) nodefile.Key {
 	return nodefile.Key{Namespace: "train", Pod: pod, Interface: "net1"}
 }
 
-func ofPool(span string) conf.Subnet {
+func ofPool(span string) pool.Subnet {
 	r, err := netrange.Parse(span)
 	if err != nil {
 		panic(err)
 	}
-	return conf.Subnet{Prefix: netip.MustParsePrefix("10.7.0.0/24"), Gateway: netip.MustParseAddr("10.7.0.254"), Ranges: []netrange.Range{r}}
+	return pool.Subnet{Prefix: netip.MustParsePrefix("10.7.0.0/24"), Gateway: netip.MustParseAddr("10.7.0.254"), Ranges: []netrange.Range{r}}
 }
 
 // everyNetnsLives is an observation of a node on which no namespace ends.

@@ -12,6 +12,7 @@ import (
 	"github.com/roce-cni/roce-cni/pkg/base/cnierr"
 	"github.com/roce-cni/roce-cni/pkg/base/shell"
 	"github.com/roce-cni/roce-cni/pkg/plugin/conf"
+	"github.com/roce-cni/roce-cni/pkg/plugin/conf/pool"
 )
 
 // firstTable is the lowest table number that we choose ourselves.
@@ -135,7 +136,7 @@ func (m maker) named(table uint32) bool {
 	later := func(r Rail) bool { // for a table below its first table the difference is huge, modulo 2^32
 		return r.Routing.Table != 0 && table-r.Routing.Table < uint32(len(r.Lease.Addresses))
 	}
-	return slices.ContainsFunc(m.behind, later) || slices.ContainsFunc(m.lease.Routes, func(r conf.Route) bool { return r.Table != nil && uint32(*r.Table) == table })
+	return slices.ContainsFunc(m.behind, later) || slices.ContainsFunc(m.lease.Routes, func(r pool.Route) bool { return r.Table != nil && uint32(*r.Table) == table })
 }
 
 // checkRules refuses an address for which a foreign rule wins over ours: the
@@ -367,7 +368,7 @@ func (m maker) leaseRoutes(table func(address int) uint32) ([]Route, error) {
 // That plugin has put its routes where they were asked for, into main or into a
 // table by number. Only our own tables still need them. A route through a
 // gateway that is not on the link may belong to another link.
-func (m maker) theirs(r conf.Route, table uint32) bool {
+func (m maker) theirs(r pool.Route, table uint32) bool {
 	return m.facts.Adopted != nil && (r.Table != nil || table == MainTable || m.checkVia(r) != nil)
 }
 
@@ -377,7 +378,7 @@ func (m maker) theirs(r conf.Route, table uint32) bool {
 // to the address with a subnet that contains its destination. Any other route
 // belongs to the first address that has a gateway. If no address fits, the
 // route belongs to the first address of its family.
-func (m maker) owner(r conf.Route) int {
+func (m maker) owner(r pool.Route) int {
 	of := func(fits func(LeasedAddress) bool) int {
 		return slices.IndexFunc(m.lease.Addresses, func(a LeasedAddress) bool {
 			return a.Prefix.Addr().BitLen() == r.Dst.Addr().BitLen() && fits(a)
@@ -400,10 +401,10 @@ func (m maker) owner(r conf.Route) int {
 
 // leaseRoute returns one route of IPAM. If the route has no gateway, it uses
 // the gateway of the address, unless its scope says that it is on the link.
-func (m maker) leaseRoute(r conf.Route, a LeasedAddress, table uint32) Route {
+func (m maker) leaseRoute(r pool.Route, a LeasedAddress, table uint32) Route {
 	op := Route{
 		Link: m.rail.IfName, Table: table, Dst: r.Dst, Via: r.Via,
-		Metric: uint32(r.Priority), MTU: min(r.MTU, conf.MaxRouteMTU), AdvMSS: min(r.AdvMSS, conf.MaxAdvMSS),
+		Metric: uint32(r.Priority), MTU: min(r.MTU, pool.MaxRouteMTU), AdvMSS: min(r.AdvMSS, pool.MaxAdvMSS),
 	}
 	if !op.Via.IsValid() && !onLink(r) {
 		op.Via = a.Gateway
@@ -426,7 +427,7 @@ func (m maker) leaseRoute(r conf.Route, a LeasedAddress, table uint32) Route {
 }
 
 // onLink says whether the scope of a route permits no gateway.
-func onLink(r conf.Route) bool { return r.Scope != nil && Scope(*r.Scope) >= ScopeLink }
+func onLink(r pool.Route) bool { return r.Scope != nil && Scope(*r.Scope) >= ScopeLink }
 
 // connected says whether a route is the one that the kernel makes in main for
 // an IPv4 address.
@@ -447,10 +448,10 @@ func (m maker) beyond(via netip.Addr) bool {
 
 // checkVia refuses a gateway that cannot be reached. It does not look at the
 // gateways of the addresses: the Gateway operation asks those.
-func (m maker) checkVia(r conf.Route) error {
+func (m maker) checkVia(r pool.Route) error {
 	if !m.beyond(r.Via) ||
 		slices.ContainsFunc(m.lease.Addresses, func(a LeasedAddress) bool { return a.Gateway == r.Via }) ||
-		slices.ContainsFunc(m.lease.Routes, func(o conf.Route) bool { return onLink(o) && o.Dst.Contains(r.Via) }) {
+		slices.ContainsFunc(m.lease.Routes, func(o pool.Route) bool { return onLink(o) && o.Dst.Contains(r.Via) }) {
 		return nil
 	}
 	return cnierr.New(cnierr.BadConfig, "add route to", r.Dst.String(),

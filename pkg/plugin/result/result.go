@@ -24,6 +24,7 @@ import (
 	"github.com/roce-cni/roce-cni/pkg/base/cnierr"
 	"github.com/roce-cni/roce-cni/pkg/base/netrange"
 	"github.com/roce-cni/roce-cni/pkg/plugin/conf"
+	"github.com/roce-cni/roce-cni/pkg/plugin/conf/pool"
 	"github.com/roce-cni/roce-cni/pkg/plugin/plan"
 )
 
@@ -102,16 +103,16 @@ func leasedAddress(ip *current.IPConfig) (plan.LeasedAddress, error) {
 
 // leasedRoute reads one route. A gateway of 0.0.0.0 or :: means that the
 // destination is on the link (RFC 3442). Table 0 means that no table is given.
-func leasedRoute(r *types.Route) (conf.Route, error) {
+func leasedRoute(r *types.Route) (pool.Route, error) {
 	dst, ok := prefixOf(r.Dst)
 	if !ok {
-		return conf.Route{}, fmt.Errorf("route destination %q is not a prefix", r.Dst.String())
+		return pool.Route{}, fmt.Errorf("route destination %q is not a prefix", r.Dst.String())
 	}
 	via, err := gatewayOf(r.GW, dst.Addr())
 	if err != nil {
-		return conf.Route{}, fmt.Errorf("route to %s: %w", dst, err)
+		return pool.Route{}, fmt.Errorf("route to %s: %w", dst, err)
 	}
-	out := conf.Route{
+	out := pool.Route{
 		Dst: dst.Masked(), Via: via, MTU: r.MTU, AdvMSS: r.AdvMSS, Priority: r.Priority, Table: r.Table, Scope: r.Scope,
 	}
 	if out.Table != nil && *out.Table == 0 {
@@ -126,7 +127,7 @@ func leasedRoute(r *types.Route) (conf.Route, error) {
 
 // checkNumbers refuses numbers that do not fit into netlink, the kernel's table
 // of local addresses, and a scope that permits no gateway (fib_check_nh).
-func checkNumbers(r conf.Route) error {
+func checkNumbers(r pool.Route) error {
 	table, scope := 1, 0
 	if r.Table != nil {
 		table = *r.Table

@@ -11,6 +11,7 @@ import (
 
 	"github.com/roce-cni/roce-cni/pkg/base/cnierr"
 	"github.com/roce-cni/roce-cni/pkg/plugin/conf"
+	"github.com/roce-cni/roce-cni/pkg/plugin/conf/pool"
 )
 
 const limited = `{"version": 1, "namespaces": {
@@ -51,7 +52,7 @@ func TestEachKeyLimitsANamespace(t *testing.T) {
 		`"mode": "passthru" is not in modes`:                         func(r *conf.Request) { r.Mode = conf.Passthru },
 		`"ipam.type": "dhcp" is not in ipamTypes`:                    func(r *conf.Request) { r.IPAM = conf.IPAM{Type: "dhcp"} },
 		`"ipam.pool": "team-b" is not in pools`:                      func(r *conf.Request) { r.IPAM.Pool = "team-b" },
-		`"ipam.railPool": "storage" is not in railPools`:             func(r *conf.Request) { r.IPAM.RailPool = &conf.RailPool{Name: "storage"} },
+		`"ipam.railPool": "storage" is not in railPools`:             func(r *conf.Request) { r.IPAM.RailPool = &pool.RailPool{Name: "storage"} },
 		`"sysctl": "net.ipv6.neigh.IFNAME.retrans" is not in sysctl`: func(r *conf.Request) { r.Sysctl = []conf.Sysctl{{Tree: "ipv6/neigh", Key: "retrans"}} },
 		`"hostLink": hostLink is false`:                              func(r *conf.Request) { r.HostLink = &conf.HostLink{} },
 		`"mac": requestMAC is false`:                                 func(r *conf.Request) { r.MAC = conf.MAC{2} },
@@ -166,7 +167,7 @@ func FuzzParse(f *testing.F) {
 
 func TestALinkToTheNodeNeedsAddressesOfAnAdministrator(t *testing.T) {
 	t.Parallel()
-	own, pooled := conf.IPAM{Type: conf.PoolType, Pool: "mine"}, conf.IPAM{Type: conf.PoolType, RailPool: &conf.RailPool{Name: "compute"}}
+	own, pooled := conf.IPAM{Type: conf.PoolType, Pool: "mine"}, conf.IPAM{Type: conf.PoolType, RailPool: &pool.RailPool{Name: "compute"}}
 	for _, c := range []struct {
 		name, limits string
 		ipam         conf.IPAM

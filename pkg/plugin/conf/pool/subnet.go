@@ -61,21 +61,15 @@ func Families(subnets []Subnet) (v4, v6 int) {
 	return v4, v6
 }
 
-// Braces reports the strings of v that have a brace outside of a placeholder.
-func Braces(v strict.Value) {
+// Braces reports the strings of v that have a brace outside of a placeholder. Without
+// rails nothing can differ for each rail, and every brace is a fault.
+func Braces(v strict.Value, rails bool) {
 	for _, e := range v.Strings() {
-		if s, _ := e.Text(""); !ValidTemplate(s) {
-			e.Bad(TemplateHint, "%q has a brace outside of a placeholder", s)
-		}
-	}
-}
-
-// NoBraces reports the strings of v that have a brace. It is for a network
-// without rails, where nothing can differ for each rail.
-func NoBraces(v strict.Value) {
-	for _, e := range v.Strings() {
-		if s, _ := e.Text(""); IsTemplate(s) {
+		switch s, _ := e.Text(""); {
+		case !rails && IsTemplate(s):
 			e.Bad("write the number", "%q has a placeholder, but the configuration has no rails", s)
+		case rails && !ValidTemplate(s):
+			e.Bad(TemplateHint, "%q has a brace outside of a placeholder", s)
 		}
 	}
 }
