@@ -472,14 +472,11 @@ func (m child) nameAside() string {
 
 // creation returns the change that makes the link under a name.
 func (m child) creation(name string, p parentage) rtnl.Change {
-	if m.op.Mode == conf.L2 {
-		return rtnl.AddIpvlan(rtnl.Ipvlan{Name: name, Lower: p.ask, MTU: m.op.MTU, Mode: string(m.op.Mode)})
-	}
-	spec := rtnl.Macvlan{Name: name, Lower: p.ask, MTU: m.op.MTU, Mode: string(m.op.Mode), BCQueueLen: m.op.BCQueueLen}
+	spec := rtnl.Child{Kind: m.op.Mode.Kind(), Name: name, Lower: p.ask, MTU: m.op.MTU, Mode: string(m.op.Mode), BCQueueLen: m.op.BCQueueLen}
 	if !m.op.MAC.IsZero() {
 		spec.Address = m.op.MAC[:]
 	}
-	return rtnl.AddMacvlan(spec)
+	return rtnl.AddChild(spec)
 }
 
 // marking returns the change that marks the link. It uses the name of the link,

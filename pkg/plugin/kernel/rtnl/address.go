@@ -39,28 +39,22 @@ func DeleteAddress(index int32, p netip.Prefix) Change {
 }
 
 func changeAddress(typ, flags int, index int32, p netip.Prefix) Change {
-	ip := p.Addr()
-	msg := nl.NewIfAddrmsg(int(Family(ip)))
+	a := p.Addr()
+	msg := nl.NewIfAddrmsg(int(Family(a)))
 	msg.Prefixlen, msg.Index = uint8(p.Bits()), uint32(index)
-	if ip.IsLinkLocalUnicast() {
+	if a.IsLinkLocalUnicast() {
 		msg.Scope = unix.RT_SCOPE_LINK
 	}
-	if ip.Is6() {
+	if a.Is6() {
 		msg.Flags = unix.IFA_F_NODAD
 	}
-	req := request(typ, flags, msg)
-	req.AddData(nl.NewRtAttr(unix.IFA_LOCAL, ip.AsSlice()))
-	req.AddData(nl.NewRtAttr(unix.IFA_ADDRESS, ip.AsSlice()))
-	if ip.Is4() && p.Bits() < 31 {
-		req.AddData(nl.NewRtAttr(unix.IFA_BROADCAST, broadcast(p)))
+	var broadcast *nl.RtAttr
+	if a.Is4() && p.Bits() < 31 {
+		b := a.As4()
+		highest := binary.BigEndian.Uint32(b[:]) | ^uint32(0)>>p.Bits()
+		broadcast = nl.NewRtAttr(unix.IFA_BROADCAST, binary.BigEndian.AppendUint32(nil, highest))
 	}
-	return Change{req}
-}
-
-// broadcast returns the highest address of an IPv4 prefix.
-func broadcast(p netip.Prefix) []byte {
-	b := p.Addr().As4()
-	return binary.BigEndian.AppendUint32(nil, binary.BigEndian.Uint32(b[:])|^uint32(0)>>p.Bits())
+	return Change{request(typ, flags, msg, ip(unix.IFA_LOCAL, a), ip(unix.IFA_ADDRESS, a), broadcast)}
 }
 
 // Addresses returns the addresses of a link, or of all links for index 0. An
@@ -108,25 +102,20 @@ type Neighbour struct {
 
 // SetNeighbour adds an entry, or replaces the one of the same address.
 func SetNeighbour(n Neighbour) Change {
-	req := request(unix.RTM_NEWNEIGH, unix.NLM_F_CREATE|unix.NLM_F_REPLACE, n.header())
-	req.AddData(nl.NewRtAttr(unix.NDA_DST, n.Addr.AsSlice()))
-	req.AddData(nl.NewRtAttr(unix.NDA_LLADDR, n.Address))
-	return Change{req}
+	return Change{request(unix.RTM_NEWNEIGH, unix.NLM_F_CREATE|unix.NLM_F_REPLACE, n.header(),
+		ip(unix.NDA_DST, n.Addr), nl.NewRtAttr(unix.NDA_LLADDR, n.Address))}
 }
 
 // DeleteNeighbour removes the entry of an address. ENOENT means that there is none.
 func DeleteNeighbour(n Neighbour) Change {
-	req := request(unix.RTM_DELNEIGH, 0, n.header())
-	req.AddData(nl.NewRtAttr(unix.NDA_DST, n.Addr.AsSlice()))
-	return Change{req}
+	return Change{request(unix.RTM_DELNEIGH, 0, n.header(), ip(unix.NDA_DST, n.Addr))}
 }
 
 // HasNeighbour says whether the entry exists, permanent and with this address of the link
 // layer.
 func (c *Conn) HasNeighbour(ctx context.Context, n Neighbour) (bool, error) {
-	req := request(unix.RTM_GETNEIGH, 0, ndmsg{Family: Family(n.Addr)})
-	req.AddData(nl.NewRtAttr(unix.NDA_IFINDEX, u32(uint32(n.Index)))) // a node can have thousands of entries on other links
-	rows, err := c.dump(ctx, req)
+	// A node can have thousands of entries on other links.
+	rows, err := c.dump(ctx, request(unix.RTM_GETNEIGH, 0, ndmsg{Family: Family(n.Addr)}, number(unix.NDA_IFINDEX, n.Index)))
 	if err != nil {
 		return false, err
 	}

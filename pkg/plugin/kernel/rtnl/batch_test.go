@@ -10,7 +10,6 @@ import (
 	"net/netip"
 	"testing"
 
-	"github.com/vishvananda/netlink/nl"
 	"golang.org/x/sys/unix"
 )
 
@@ -130,10 +129,5 @@ func TestLinksThatCannotGoTogetherGoOneByOne(t *testing.T) {
 
 // bridge makes a link without a lower link.
 func bridge(name string) Change {
-	req := request(unix.RTM_NEWLINK, creation, linkHeader(0))
-	req.AddData(nl.NewRtAttr(unix.IFLA_IFNAME, nl.ZeroTerminated(name)))
-	info := nl.NewRtAttr(unix.IFLA_LINKINFO, nil)
-	info.AddRtAttr(unix.IFLA_INFO_KIND, []byte("bridge"))
-	req.AddData(info)
-	return Change{req}
+	return Change{request(unix.RTM_NEWLINK, creation, linkHeader(0), text(unix.IFLA_IFNAME, name), kind("bridge"))}
 }

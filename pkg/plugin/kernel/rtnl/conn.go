@@ -144,24 +144,21 @@ func (c *Conn) dump(ctx context.Context, req *nl.NetlinkRequest) ([][]byte, erro
 // short returns an error that names the first row that ends in its fixed part, so that the
 // code that reads rows need not look.
 func short(req *nl.NetlinkRequest, rows [][]byte) error {
-	name, want := "", 0
-	switch req.Type {
-	case unix.RTM_GETLINK:
-		name, want = "RTM_GETLINK", unix.SizeofIfInfomsg
-	case unix.RTM_GETADDR:
-		name, want = "RTM_GETADDR", unix.SizeofIfAddrmsg
-	case unix.RTM_GETROUTE:
-		name, want = "RTM_GETROUTE", unix.SizeofRtMsg
-	case unix.RTM_GETRULE:
-		name, want = "RTM_GETRULE", unix.SizeofRtMsg
-	case unix.RTM_GETNEIGH:
-		name, want = "RTM_GETNEIGH", unix.SizeofNdMsg
-	case unix.RTM_GETNSID:
-		name, want = "RTM_GETNSID", nl.NewRtGenMsg().Len()
-	}
-	for i, row := range rows {
-		if len(row) < want {
-			return fmt.Errorf("%w: row %d of the answer to %s has %d bytes, want at least %d", ErrShort, i+1, name, len(row), want)
+	for _, m := range [...]struct {
+		typ  uint16
+		name string
+		size int
+	}{
+		{unix.RTM_GETLINK, "RTM_GETLINK", unix.SizeofIfInfomsg},
+		{unix.RTM_GETADDR, "RTM_GETADDR", unix.SizeofIfAddrmsg},
+		{unix.RTM_GETROUTE, "RTM_GETROUTE", unix.SizeofRtMsg},
+		{unix.RTM_GETRULE, "RTM_GETRULE", unix.SizeofRtMsg},
+		{unix.RTM_GETNEIGH, "RTM_GETNEIGH", unix.SizeofNdMsg},
+		{unix.RTM_GETNSID, "RTM_GETNSID", sizeofGenMsg},
+	} {
+		i := slices.IndexFunc(rows, func(row []byte) bool { return m.typ == req.Type && len(row) < m.size })
+		if i >= 0 {
+			return fmt.Errorf("%w: row %d of the answer to %s has %d bytes, want at least %d", ErrShort, i+1, m.name, len(rows[i]), m.size)
 		}
 	}
 	return nil
@@ -177,12 +174,53 @@ func message(req *nl.NetlinkRequest) nlsock.Request {
 // so that goroutines do not race for it.
 var _ = nl.NativeEndian()
 
-// request returns a request with its fixed part; attributes follow with
-// AddData.
-func request(typ, flags int, fixed nl.NetlinkRequestData) *nl.NetlinkRequest {
+// request returns a request with its fixed part and its attributes. It leaves out nil.
+func request(typ, flags int, fixed nl.NetlinkRequestData, attributes ...*nl.RtAttr) *nl.NetlinkRequest {
 	req := nl.NewNetlinkRequest(typ, flags)
 	req.AddData(fixed)
+	for _, a := range attributes {
+		if a != nil {
+			req.AddData(a)
+		}
+	}
 	return req
+}
+
+// number returns a 32-bit attribute.
+func number[N int | int32 | uint32](typ int, v N) *nl.RtAttr {
+	return nl.NewRtAttr(typ, nl.Uint32Attr(uint32(v)))
+}
+
+// optional returns a 32-bit attribute, nil for 0.
+func optional[N int | uint32](typ int, v N) *nl.RtAttr {
+	if v == 0 {
+		return nil
+	}
+	return number(typ, v)
+}
+
+// text returns a string attribute with its final zero.
+func text(typ int, v string) *nl.RtAttr { return nl.NewRtAttr(typ, nl.ZeroTerminated(v)) }
+
+// ip returns an address attribute, nil for the zero Addr.
+func ip(typ int, a netip.Addr) *nl.RtAttr {
+	if !a.IsValid() {
+		return nil
+	}
+	return nl.NewRtAttr(typ, a.AsSlice())
+}
+
+// nest returns an attribute with others in it, nil without any. It leaves out nil.
+func nest(typ int, attributes ...*nl.RtAttr) (out *nl.RtAttr) {
+	for _, a := range attributes {
+		if a != nil {
+			if out == nil {
+				out = nl.NewRtAttr(typ, nil)
+			}
+			out.AddChild(a)
+		}
+	}
+	return out
 }
 
 // creation makes the kernel refuse to create what exists already.
@@ -216,8 +254,6 @@ func Family(a netip.Addr) uint8 {
 	return unix.AF_INET6
 }
 
-func u32(v uint32) []byte { return nl.Uint32Attr(v) }
-
 // NSID returns the number that the socket's namespace has for the namespace of
 // a file descriptor, NoNSID if it has none.
 func (c *Conn) NSID(ctx context.Context, fd int) (int32, error) {
@@ -229,7 +265,7 @@ func nsid(r nlsock.Reply) (int32, error) {
 	if err != nil {
 		return 0, err
 	}
-	for typ, v := range nlsock.Attributes(b[nl.NewRtGenMsg().Len():]) {
+	for typ, v := range nlsock.Attributes(b[sizeofGenMsg:]) {
 		if typ == unix.NETNSA_NSID {
 			return int32(nlsock.Number(v)), nil
 		}
@@ -240,8 +276,7 @@ func nsid(r nlsock.Reply) (int32, error) {
 // GiveNSID returns what NSID returns. If there is no number, the kernel first
 // chooses one. Both take one message to the socket.
 func (c *Conn) GiveNSID(ctx context.Context, fd int) (int32, error) {
-	give := nsidRequest(unix.RTM_NEWNSID, fd)
-	give.AddData(nl.NewRtAttr(unix.NETNSA_NSID, u32(^uint32(0))))
+	give := nsidRequest(unix.RTM_NEWNSID, fd, number(unix.NETNSA_NSID, ^uint32(0)))
 	replies := c.exchange(ctx, []*nl.NetlinkRequest{give, nsidRequest(unix.RTM_GETNSID, fd)})
 	// EEXIST: it has a number, maybe another process just gave it.
 	if err := replies[0].Err; err != nil && !errors.Is(err, unix.EEXIST) {
@@ -250,8 +285,9 @@ func (c *Conn) GiveNSID(ctx context.Context, fd int) (int32, error) {
 	return nsid(replies[1])
 }
 
-func nsidRequest(typ, fd int) *nl.NetlinkRequest {
-	req := request(typ, 0, nl.NewRtGenMsg())
-	req.AddData(nl.NewRtAttr(unix.NETNSA_FD, u32(uint32(fd))))
-	return req
+// sizeofGenMsg is the size of a struct rtgenmsg, padded.
+const sizeofGenMsg = 4
+
+func nsidRequest(typ, fd int, more ...*nl.RtAttr) *nl.NetlinkRequest {
+	return request(typ, 0, nl.NewRtGenMsg(), append([]*nl.RtAttr{number(unix.NETNSA_FD, fd)}, more...)...)
 }

@@ -84,9 +84,7 @@ func (c *Conn) LinksByName(ctx context.Context, names ...string) []Named {
 			if len(name) >= unix.IFNAMSIZ {
 				attr = unix.IFLA_ALT_IFNAME
 			}
-			req := linkRequest(0)
-			req.AddData(nl.NewRtAttr(attr, nl.ZeroTerminated(name)))
-			reqs = append(reqs, req)
+			reqs = append(reqs, linkRequest(0, text(attr, name)))
 		}
 		for _, r := range c.exchange(ctx, reqs) {
 			b, err := answer(r)
@@ -126,10 +124,8 @@ func (c *Conn) Links(ctx context.Context) ([]Link, error) {
 const skipStats = 1 << 3
 
 // linkRequest asks for no statistics: they are most of an answer.
-func linkRequest(index int32) *nl.NetlinkRequest {
-	req := request(unix.RTM_GETLINK, 0, linkHeader(index))
-	req.AddData(nl.NewRtAttr(unix.IFLA_EXT_MASK, u32(skipStats)))
-	return req
+func linkRequest(index int32, by ...*nl.RtAttr) *nl.NetlinkRequest {
+	return request(unix.RTM_GETLINK, 0, linkHeader(index), append(by, number(unix.IFLA_EXT_MASK, skipStats))...)
 }
 
 func parseLink(b []byte) Link {
@@ -185,86 +181,6 @@ func (l *Link) parseInfo(b []byte) {
 	l.parseData(data)
 }
 
-// VethEnd is one end of a veth pair to be made.
-type VethEnd struct {
-	Name    string
-	Address []byte
-	MTU     int
-}
-
-// AddVeth makes a pair of links: one in the namespace of the socket, the peer in the
-// namespace of a file descriptor. EEXIST means that one of the names is taken there.
-// Like AddMacvlan it cannot set an alias.
-func AddVeth(here, peer VethEnd, peerNetns int) Change {
-	req := request(unix.RTM_NEWLINK, creation, nl.NewIfInfomsg(unix.AF_UNSPEC))
-	for _, a := range here.attributes() {
-		req.AddData(a)
-	}
-	info := nl.NewRtAttr(unix.IFLA_LINKINFO, nil)
-	info.AddRtAttr(unix.IFLA_INFO_KIND, []byte("veth"))
-	data := info.AddRtAttr(unix.IFLA_INFO_DATA, nil)
-	other := data.AddRtAttr(nl.VETH_INFO_PEER, nil)
-	nl.NewIfInfomsgChild(other, unix.AF_UNSPEC)
-	for _, a := range peer.attributes() {
-		other.AddChild(a)
-	}
-	other.AddRtAttr(unix.IFLA_NET_NS_FD, u32(uint32(peerNetns)))
-	req.AddData(info)
-	return Change{req}
-}
-
-func (e VethEnd) attributes() []*nl.RtAttr {
-	out := []*nl.RtAttr{nl.NewRtAttr(unix.IFLA_IFNAME, nl.ZeroTerminated(e.Name)), nl.NewRtAttr(unix.IFLA_ADDRESS, e.Address)}
-	if e.MTU != 0 {
-		out = append(out, nl.NewRtAttr(unix.IFLA_MTU, u32(uint32(e.MTU))))
-	}
-	return out
-}
-
-// Ipvlan is an ipvlan to be made. The kernel gives it the MAC of the link below it.
-type Ipvlan struct {
-	Name  string
-	Lower Lower
-	MTU   int
-	Mode  string // l2, l3 or l3s
-}
-
-// AddIpvlan makes an ipvlan in the namespace of the socket. The mode is that of all
-// ipvlans of a NIC: the kernel changes it for those that are there (ipvlan_set_port_mode).
-// Like AddMacvlan it cannot set an alias.
-func AddIpvlan(v Ipvlan) Change {
-	req := stackedOn(v.Lower, v.Name, v.MTU)
-	info := nl.NewRtAttr(unix.IFLA_LINKINFO, nil)
-	info.AddRtAttr(unix.IFLA_INFO_KIND, []byte(ipvlanKind))
-	data := info.AddRtAttr(unix.IFLA_INFO_DATA, nil)
-	mode := max(slices.Index(ipvlanModes(), v.Mode), 0)
-	data.AddRtAttr(nl.IFLA_IPVLAN_MODE, binary.NativeEndian.AppendUint16(nil, uint16(mode)))
-	req.AddData(info)
-	return Change{req}
-}
-
-const (
-	macvlanKind = "macvlan"
-	ipvlanKind  = "ipvlan"
-	vlanKind    = "vlan"
-)
-
-// AddVLAN makes a VLAN of a link in the namespace of the socket, with the MTU of that
-// link. EEXIST means that the name is taken, or that there is such a VLAN already, which
-// may have another name or be in another namespace. Like AddMacvlan it cannot set an alias.
-func AddVLAN(name string, lower int32, id int) Change {
-	req := stackedOn(Lower{Index: lower, NSID: NoNSID}, name, 0)
-	info := nl.NewRtAttr(unix.IFLA_LINKINFO, nil)
-	info.AddRtAttr(unix.IFLA_INFO_KIND, []byte(vlanKind))
-	data := info.AddRtAttr(unix.IFLA_INFO_DATA, nil)
-	data.AddRtAttr(nl.IFLA_VLAN_ID, binary.NativeEndian.AppendUint16(nil, uint16(id)))
-	req.AddData(info)
-	return Change{req}
-}
-
-// ipvlanModes returns the names of the modes, by their numbers (IPVLAN_MODE_*).
-func ipvlanModes() []string { return []string{"l2", "l3", "l3s"} }
-
 // parseData reads the part of a link's description that is different for each kind.
 func (l *Link) parseData(b []byte) {
 	protocol := uint16(unix.ETH_P_8021Q)
@@ -275,9 +191,9 @@ func (l *Link) parseData(b []byte) {
 		case l.Kind == vlanKind && typ == nl.IFLA_VLAN_PROTOCOL && len(v) >= 2:
 			protocol = binary.BigEndian.Uint16(v)
 		case l.Kind == macvlanKind && typ == nl.IFLA_MACVLAN_MODE:
-			l.Mode = modeName(nlsock.Number(v))
+			l.Mode = modeName(l.Kind, nlsock.Number(v))
 		case l.Kind == ipvlanKind && typ == nl.IFLA_IPVLAN_MODE && len(v) >= 2:
-			l.Mode = ipvlanMode(int(binary.NativeEndian.Uint16(v)))
+			l.Mode = modeName(l.Kind, uint32(binary.NativeEndian.Uint16(v)))
 		}
 	}
 	if protocol != unix.ETH_P_8021Q {
@@ -285,41 +201,42 @@ func (l *Link) parseData(b []byte) {
 	}
 }
 
-func ipvlanMode(n int) string {
-	if modes := ipvlanModes(); n < len(modes) {
-		return modes[n]
-	}
-	return fmt.Sprint(n)
+// mode is a mode of a macvlan or an ipvlan, with its number (MACVLAN_MODE_*, IPVLAN_MODE_*).
+type mode struct {
+	kind, name string
+	number     uint32
 }
 
-// modeNumber returns the number of a macvlan mode. For a name that is no mode
-// it returns 0, which the kernel refuses.
-func modeNumber(name string) uint32 {
-	for n := uint32(1); n < modes; n <<= 1 {
-		if modeName(n) == name {
-			return n
+func modes() [8]mode {
+	return [...]mode{
+		{macvlanKind, "private", nl.MACVLAN_MODE_PRIVATE},
+		{macvlanKind, "vepa", nl.MACVLAN_MODE_VEPA},
+		{macvlanKind, "bridge", nl.MACVLAN_MODE_BRIDGE},
+		{macvlanKind, "passthru", nl.MACVLAN_MODE_PASSTHRU},
+		{macvlanKind, "source", nl.MACVLAN_MODE_SOURCE},
+		{ipvlanKind, "l2", 0},
+		{ipvlanKind, "l3", 1},
+		{ipvlanKind, "l3s", 2},
+	}
+}
+
+// modeNumber returns 0 for a name that is no mode: the kernel refuses it for a macvlan.
+func modeNumber(kind, name string) uint32 {
+	for _, m := range modes() {
+		if m.kind == kind && m.name == name {
+			return m.number
 		}
 	}
 	return 0
 }
 
-// modes is larger than every mode. A mode is a single bit.
-const modes = 32
-
-func modeName(n uint32) string {
-	switch n {
-	case nl.MACVLAN_MODE_PRIVATE:
-		return "private"
-	case nl.MACVLAN_MODE_VEPA:
-		return "vepa"
-	case nl.MACVLAN_MODE_BRIDGE:
-		return "bridge"
-	case nl.MACVLAN_MODE_PASSTHRU:
-		return "passthru"
-	case nl.MACVLAN_MODE_SOURCE:
-		return "source"
+func modeName(kind string, number uint32) string {
+	for _, m := range modes() {
+		if m.kind == kind && m.number == number {
+			return m.name
+		}
 	}
-	return fmt.Sprint(n)
+	return fmt.Sprint(number)
 }
 
 // VF is what the physical function (PF) of a NIC lets a virtual function (VF) do.
@@ -334,10 +251,8 @@ type VF struct {
 // VFs returns the VFs of a PF. It returns none for a link that is no PF. ENODEV means
 // that there is no such link.
 func (c *Conn) VFs(ctx context.Context, pf string) ([]VF, error) {
-	req := request(unix.RTM_GETLINK, 0, linkHeader(0))
-	req.AddData(nl.NewRtAttr(unix.IFLA_EXT_MASK, u32(skipStats|nl.RTEXT_FILTER_VF)))
-	req.AddData(nl.NewRtAttr(unix.IFLA_IFNAME, nl.ZeroTerminated(pf)))
-	b, err := c.get(ctx, req)
+	b, err := c.get(ctx, request(unix.RTM_GETLINK, 0, linkHeader(0),
+		number(unix.IFLA_EXT_MASK, skipStats|nl.RTEXT_FILTER_VF), text(unix.IFLA_IFNAME, pf)))
 	if err != nil {
 		return nil, err
 	}

@@ -43,43 +43,23 @@ func (r Route) IsDefault() bool {
 // AddRoute adds a route. EEXIST means that the table has a route with the same
 // destination and metric. Without NLM_F_EXCL, IPv6 would add the new one as
 // another path of that route (fib6_add_rt2node).
-func AddRoute(r Route) Change { return Change{r.message(unix.RTM_NEWROUTE, creation)} }
+func AddRoute(r Route) Change { return r.change(unix.RTM_NEWROUTE, creation) }
 
 // DeleteRoute removes a route. ESRCH means that there is none with the same
 // destination, TOS, link, gateway, metric and protocol.
-func DeleteRoute(r Route) Change { return Change{r.message(unix.RTM_DELROUTE, 0)} }
+func DeleteRoute(r Route) Change { return r.change(unix.RTM_DELROUTE, 0) }
 
-func (r Route) message(typ, flags int) *nl.NetlinkRequest {
+func (r Route) change(typ, flags int) Change {
 	msg := nl.NewRtMsg()
 	msg.Family, msg.Dst_len = Family(r.Dst.Addr()), uint8(r.Dst.Bits())
 	msg.Table, msg.Protocol, msg.Scope, msg.Tos = unix.RT_TABLE_UNSPEC, r.Protocol, r.Scope, r.TOS
 	if r.OnLink {
 		msg.Flags = unix.RTNH_F_ONLINK
 	}
-	req := request(typ, flags, msg)
-	req.AddData(nl.NewRtAttr(unix.RTA_TABLE, u32(r.Table)))
-	req.AddData(nl.NewRtAttr(unix.RTA_DST, r.Dst.Addr().AsSlice()))
-	req.AddData(nl.NewRtAttr(unix.RTA_OIF, u32(uint32(r.Index))))
-	if r.Via.IsValid() {
-		req.AddData(nl.NewRtAttr(unix.RTA_GATEWAY, r.Via.AsSlice()))
-	}
-	if r.Src.IsValid() {
-		req.AddData(nl.NewRtAttr(unix.RTA_PREFSRC, r.Src.AsSlice()))
-	}
-	if r.Metric != 0 {
-		req.AddData(nl.NewRtAttr(unix.RTA_PRIORITY, u32(r.Metric)))
-	}
-	if r.MTU != 0 || r.AdvMSS != 0 {
-		metrics := nl.NewRtAttr(unix.RTA_METRICS, nil)
-		if r.MTU != 0 {
-			metrics.AddRtAttr(unix.RTAX_MTU, u32(r.MTU))
-		}
-		if r.AdvMSS != 0 {
-			metrics.AddRtAttr(unix.RTAX_ADVMSS, u32(r.AdvMSS))
-		}
-		req.AddData(metrics)
-	}
-	return req
+	return Change{request(typ, flags, msg,
+		number(unix.RTA_TABLE, r.Table), ip(unix.RTA_DST, r.Dst.Addr()), number(unix.RTA_OIF, r.Index),
+		ip(unix.RTA_GATEWAY, r.Via), ip(unix.RTA_PREFSRC, r.Src), optional(unix.RTA_PRIORITY, r.Metric),
+		nest(unix.RTA_METRICS, optional(unix.RTAX_MTU, r.MTU), optional(unix.RTAX_ADVMSS, r.AdvMSS)))}
 }
 
 // Routes returns the IPv4 and IPv6 routes of all tables.
@@ -96,9 +76,7 @@ func (c *Conn) Routes(ctx context.Context) ([]Route, error) {
 func (c *Conn) RoutesOf(ctx context.Context, family uint8, table uint32) ([]Route, error) {
 	msg := &nl.RtMsg{}
 	msg.Family = family
-	req := request(unix.RTM_GETROUTE, 0, msg)
-	req.AddData(nl.NewRtAttr(unix.RTA_TABLE, u32(table)))
-	rows, err := c.dump(ctx, req)
+	rows, err := c.dump(ctx, request(unix.RTM_GETROUTE, 0, msg, number(unix.RTA_TABLE, table)))
 	if err != nil && !errors.Is(err, unix.ENOENT) {
 		return nil, err
 	}
@@ -113,10 +91,7 @@ func (c *Conn) RouteTo(ctx context.Context, src, dst netip.Addr) (Route, error) 
 	if dst.Is4() { // IPv6 tells the table without being asked (inet6_rtm_valid_getroute_req)
 		msg.Flags = unix.RTM_F_LOOKUP_TABLE
 	}
-	req := request(unix.RTM_GETROUTE, 0, msg)
-	req.AddData(nl.NewRtAttr(unix.RTA_SRC, src.AsSlice()))
-	req.AddData(nl.NewRtAttr(unix.RTA_DST, dst.AsSlice()))
-	b, err := c.get(ctx, req)
+	b, err := c.get(ctx, request(unix.RTM_GETROUTE, 0, msg, ip(unix.RTA_SRC, src), ip(unix.RTA_DST, dst)))
 	if err != nil {
 		return Route{}, err
 	}
@@ -219,25 +194,18 @@ type Rule struct {
 
 // AddRule adds a rule. EEXIST means that an equal rule exists, protocol
 // included (rule_exists).
-func AddRule(r Rule) Change { return Change{r.message(unix.RTM_NEWRULE, creation)} }
+func AddRule(r Rule) Change { return r.change(unix.RTM_NEWRULE, creation) }
 
 // DeleteRule removes the first rule that agrees with r (rule_find). ENOENT
 // means that there is none.
-func DeleteRule(r Rule) Change { return Change{r.message(unix.RTM_DELRULE, 0)} }
+func DeleteRule(r Rule) Change { return r.change(unix.RTM_DELRULE, 0) }
 
-// message returns a request about the rule. A struct fib_rule_hdr is a struct
-// rtmsg but for the names of its fields.
-func (r Rule) message(typ, flags int) *nl.NetlinkRequest {
+// A struct fib_rule_hdr is a struct rtmsg but for the names of its fields.
+func (r Rule) change(typ, flags int) Change {
 	msg := &nl.RtMsg{}
 	msg.Family, msg.Src_len, msg.Type = Family(r.From.Addr()), uint8(r.From.Bits()), r.Action
-	req := request(typ, flags, msg)
-	req.AddData(nl.NewRtAttr(unix.FRA_SRC, r.From.Addr().AsSlice()))
-	req.AddData(nl.NewRtAttr(unix.FRA_PRIORITY, u32(r.Priority)))
-	req.AddData(nl.NewRtAttr(unix.FRA_PROTOCOL, nl.Uint8Attr(r.Protocol)))
-	if r.Table != 0 {
-		req.AddData(nl.NewRtAttr(unix.FRA_TABLE, u32(r.Table)))
-	}
-	return req
+	return Change{request(typ, flags, msg, ip(unix.FRA_SRC, r.From.Addr()), number(unix.FRA_PRIORITY, r.Priority),
+		nl.NewRtAttr(unix.FRA_PROTOCOL, nl.Uint8Attr(r.Protocol)), optional(unix.FRA_TABLE, r.Table))}
 }
 
 // Rules returns the rules of a family, of IPv4 and IPv6 for AF_UNSPEC.
