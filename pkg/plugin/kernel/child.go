@@ -174,9 +174,9 @@ func (m child) check(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	if v := m.op.VLAN; v.ID != 0 && parents[0].mtu < m.op.MTU { // repair raises the MTU of the VLAN, too
+	if v := m.op.VLAN; v.ID != 0 && parents[0].MTU < m.op.MTU { // repair raises the MTU of the VLAN, too
 		if nic, err := m.host.LinkByName(ctx, string(v.NIC)); err == nil {
-			parents[0].mtu = nic.MTU
+			parents[0].MTU = nic.MTU
 		}
 	}
 	var found, fixes []string
@@ -219,10 +219,10 @@ func (m child) missing(ctx context.Context, action string) error {
 
 // renamed returns a finding if the parent has another name now.
 func (m child) renamed(p parentage, action string) error {
-	if p.name == string(m.op.Parent) {
+	if p.Name == string(m.op.Parent) {
 		return nil
 	}
-	return damaged(action, string(m.op.Name), []string{m.parentIP("link set dev %s name %s", p.name, m.op.Parent)}, "%w", &ChangedError{Property: Master, Want: string(m.op.Parent), Got: p.name})
+	return damaged(action, string(m.op.Name), []string{m.parentIP("link set dev %s name %s", p.Name, m.op.Parent)}, "%w", &ChangedError{Property: Master, Want: string(m.op.Parent), Got: p.Name})
 }
 
 // recreate returns the commands that replace an existing link with ours.
@@ -266,18 +266,10 @@ func (m child) describe(l rtnl.Link) string {
 	return s
 }
 
-// parentage is the link that carries the macvlan: the one that we ask for, and
-// the one that the kernel really uses.
+// parentage is the link that carries a child: the one that we ask for, as it is now.
 type parentage struct {
-	ask rtnl.Lower
-	// real differs from ask if ask is of the same kind as ours: the kernel then uses the
-	// link below it (macvlan_common_newlink, ipvlan_link_new). The namespace of that link may have no
-	// number in our namespace, so only the index counts.
-	real   int32
-	nested bool
-	flags  uint32 // IFF_*, of the link that we ask for
-	name   string // its name now
-	mtu    int    // that it allows
+	rtnl.Link
+	nsid int32 // of its namespace, in the pod's
 }
 
 // ErrParentDown is in the finding of Check about a link that is in place when the NIC
@@ -287,9 +279,9 @@ var ErrParentDown = errors.New("its NIC")
 // down returns a finding if the NIC is down or has no carrier.
 func (p parentage) down(m child, action string) error {
 	switch {
-	case p.flags&unix.IFF_UP == 0:
-		return damaged(action, string(m.op.Name), []string{m.parentIP("link set dev %s up", p.name)}, "%w %s is down", ErrParentDown, p.named(m))
-	case p.flags&unix.IFF_LOWER_UP == 0:
+	case p.Flags&unix.IFF_UP == 0:
+		return damaged(action, string(m.op.Name), []string{m.parentIP("link set dev %s up", p.Name)}, "%w %s is down", ErrParentDown, p.named(m))
+	case p.Flags&unix.IFF_LOWER_UP == 0:
 		return cnierr.New(cnierr.Damaged, action, string(m.op.Name), "look at cable and switch port of the NIC", "%w %s has no carrier", ErrParentDown, p.named(m))
 	}
 	return nil
@@ -297,10 +289,10 @@ func (p parentage) down(m child, action string) error {
 
 // named returns the name of the parent now, and also its name in ADD if that was another.
 func (p parentage) named(m child) string {
-	if p.name == string(m.op.Parent) {
-		return p.name
+	if p.Name == string(m.op.Parent) {
+		return p.Name
 	}
-	return fmt.Sprintf("%s (%s in ADD)", p.name, m.op.Parent)
+	return fmt.Sprintf("%s (%s in ADD)", p.Name, m.op.Parent)
 }
 
 // parentIP returns an ip(8) command in the namespace of the parent.
@@ -312,8 +304,14 @@ func (m child) parentIP(format string, args ...any) string {
 	return ip + " " + shell.Command(format, args...)
 }
 
-func (p parentage) carries(l rtnl.Link) bool {
-	return l.Lower.Index == p.real && (p.nested || l.Lower.NSID == p.ask.NSID)
+// standsOn says whether a link is on the parent. If the parent is of the kind of the child, the
+// kernel has used the link below it (macvlan_common_newlink, ipvlan_link_new). The namespace
+// of that link may have no number in ours, so only the index counts.
+func (m child) standsOn(p parentage, l rtnl.Link) bool {
+	if p.Kind == m.op.Mode.Kind() {
+		return l.Lower.Index == p.Lower.Index
+	}
+	return l.Lower == rtnl.Lower{Index: p.Index, NSID: p.nsid}
 }
 
 // parents looks up the parents now: a stored index may belong to another link
@@ -324,24 +322,19 @@ func (r children) parents(ctx context.Context, action string) ([]parentage, erro
 	if r[0].op.InPod {
 		c = k.pod
 	}
+	var err error
 	for i, n := range named(ctx, c, r, func(m child) conf.LinkName { return m.op.Parent }) {
-		l, err := r[i].parentNow(ctx, c, n, action)
-		if err != nil {
+		if out[i].Link, err = r[i].parentNow(ctx, c, n, action); err != nil {
 			return nil, err
-		}
-		out[i] = parentage{ask: rtnl.Lower{Index: l.Index}, real: l.Index, flags: l.Flags, name: l.Name, mtu: l.MTU}
-		if l.Kind == r[i].op.Mode.Kind() {
-			out[i].real, out[i].nested = l.Lower.Index, true
 		}
 	}
 	if c == k.host {
-		var err error
 		if nsid, err = k.pod.GiveNSID(ctx, k.hostNS.FD()); err != nil {
 			return nil, classify(action, string(r[0].op.Parent), err)
 		}
 	}
 	for i := range out {
-		out[i].ask.NSID = nsid
+		out[i].nsid = nsid
 	}
 	return out, nil
 }
@@ -391,7 +384,7 @@ func (m child) differences(l rtnl.Link, p parentage) []difference {
 			out = append(out, difference{fix: []string{fix}, changed: &ChangedError{what, want, got, raise}})
 		}
 	}
-	if !m.isKind(l) || !p.carries(l) {
+	if !m.isKind(l) || !m.standsOn(p, l) {
 		return []difference{{what: fmt.Sprintf("want %s on %s, got %s", m.op.Mode.Article(), m.op.Parent, m.describe(l)), fix: m.recreate()}}
 	}
 	set := m.ip("link set dev %s ", m.op.Name)
@@ -399,7 +392,7 @@ func (m child) differences(l rtnl.Link, p parentage) []difference {
 	differ("mode", m.op.Mode, conf.Mode(l.Mode), set+"type "+m.op.Mode.Kind()+" mode "+string(m.op.Mode))
 	change(MAC, m.op.MAC.String(), parent.MAC(l).String(), set+"address "+m.op.MAC.String(), 0)
 	raise := 0
-	if l.MTU < m.op.MTU && m.op.MTU <= p.mtu {
+	if l.MTU < m.op.MTU && m.op.MTU <= p.MTU {
 		raise = m.op.MTU
 	}
 	change(MTU, fmt.Sprint(m.op.MTU), fmt.Sprint(l.MTU), set+fmt.Sprint("mtu ", m.op.MTU), raise)
@@ -472,7 +465,7 @@ func (m child) nameAside() string {
 
 // creation returns the change that makes the link under a name.
 func (m child) creation(name string, p parentage) rtnl.Change {
-	spec := rtnl.Child{Kind: m.op.Mode.Kind(), Name: name, Lower: p.ask, MTU: m.op.MTU, Mode: string(m.op.Mode), BCQueueLen: m.op.BCQueueLen}
+	spec := rtnl.Child{Kind: m.op.Mode.Kind(), Name: name, Lower: rtnl.Lower{Index: p.Index, NSID: p.nsid}, MTU: m.op.MTU, Mode: string(m.op.Mode), BCQueueLen: m.op.BCQueueLen}
 	if !m.op.MAC.IsZero() {
 		spec.Address = m.op.MAC[:]
 	}

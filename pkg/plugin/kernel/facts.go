@@ -260,17 +260,13 @@ func (p podView) of(name conf.LinkName) plan.PodFacts {
 // namespace has.
 func tablesOf(routes []rtnl.Route, rules []rtnl.Rule) []uint32 {
 	var out []uint32
-	add := func(t uint32) {
-		if t != 0 && (t < unix.RT_TABLE_DEFAULT || t > unix.RT_TABLE_LOCAL) {
-			out = append(out, t)
-		}
-	}
 	for _, r := range routes {
-		add(r.Table)
+		out = append(out, r.Table)
 	}
 	for _, r := range rules {
-		add(r.Table)
+		out = append(out, r.Table)
 	}
+	out = slices.DeleteFunc(out, func(t uint32) bool { return t == 0 || t >= unix.RT_TABLE_DEFAULT && t <= unix.RT_TABLE_LOCAL })
 	slices.Sort(out)
 	return slices.Compact(out)
 }
@@ -279,18 +275,11 @@ func tablesOf(routes []rtnl.Route, rules []rtnl.Rule) []uint32 {
 func foreignRules(rules []rtnl.Rule) []plan.ForeignRule {
 	var out []plan.ForeignRule
 	for _, r := range rules {
-		if !bySource(r) {
-			continue
+		if !r.Narrow && acts(r) {
+			out = append(out, plan.ForeignRule{From: sources(r), Table: r.Table, Priority: r.Priority, Protocol: r.Protocol})
 		}
-		out = append(out, plan.ForeignRule{From: sources(r), Table: r.Table, Priority: r.Priority, Protocol: r.Protocol})
 	}
 	return out
-}
-
-// bySource says whether a rule, other than the kernel's own, can catch a packet by its
-// source alone.
-func bySource(r rtnl.Rule) bool {
-	return !r.Narrow && acts(r)
 }
 
 // acts says whether a rule, other than the kernel's own, does something.

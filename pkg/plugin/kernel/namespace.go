@@ -7,6 +7,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"iter"
 	"slices"
 	"strings"
 	"time"
@@ -88,110 +89,106 @@ const (
 )
 
 // removeElsewhere removes links with our marks from the other namespaces of the node. A
-// link that leaves its namespace loses addresses and routes, but keeps alias and MAC. A
-// namespace that cannot be read is left out: its programs must not stop the DEL of
-// another pod.
+// link that leaves its namespace loses addresses and routes, but keeps alias and MAC.
 func (r children) removeElsewhere(ctx context.Context) error {
 	if len(r) == 0 {
 		return nil
 	}
-	return r[0].eachNamespace(ctx, func(look context.Context, _ string, c *rtnl.Conn) (bool, error) {
-		links, err := c.Links(look)
-		if err != nil {
-			return true, nil //nolint:nilerr // what cannot be read has nothing
-		}
-		moved := slices.DeleteFunc(slices.Clone(links), func(l rtnl.Link) bool {
+	for look, o := range r[0].others(ctx) {
+		moved := slices.DeleteFunc(slices.Clone(o.links), func(l rtnl.Link) bool {
 			return !slices.ContainsFunc(r, func(m child) bool { return m.moved(l) })
 		})
-		return true, remove(ctx, c, moved, links)
-	})
-}
-
-// elsewhere returns our link in another namespace of the node, and the path of that
-// namespace, "" if it is in none.
-func (m child) elsewhere(ctx context.Context) (at string, is rtnl.Link) {
-	_ = m.eachNamespace(ctx, func(look context.Context, path string, c *rtnl.Conn) (bool, error) { // what cannot be read has nothing
-		links, err := c.Links(look)
-		if i := slices.IndexFunc(links, m.moved); err == nil && i >= 0 {
-			at, is = path, links[i]
-		}
-		return at == "", nil
-	})
-	return at, is
-}
-
-// moved says whether a link of another namespace is ours. There, the MAC alone proves
-// nothing: a later pod with our address has it too.
-func (m child) moved(l rtnl.Link) bool { return m.isKind(l) && l.Alias == m.op.Mark }
-
-// visit looks into a namespace, in the time of its context. It says whether to go on.
-type visit func(look context.Context, path string, c *rtnl.Conn) (more bool, err error)
-
-// eachNamespace calls fn for the namespaces of the node but the pod's, until fn returns
-// false or an error, or searchTime is over. It leaves out namespaces that cannot be
-// opened, because most of them are just ending. Without procfs, nothing is known of other
-// namespaces.
-func (k *Kernel) eachNamespace(ctx context.Context, fn visit) error {
-	ctx, cancel := context.WithTimeout(ctx, searchTime)
-	defer cancel()
-	for ns, err := range netns.Each(procfs) {
-		if ctx.Err() != nil {
-			return nil
-		}
-		if err != nil || ns.ID == k.ID() {
-			continue
-		}
-		if more, err := lookInto(ctx, ns, fn); err != nil || !more {
+		if err := remove(look, o.conn, moved, o.links); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
-// lookInto calls fn for a namespace that may be entered.
-func lookInto(ctx context.Context, ns *netns.Namespace, fn visit) (more bool, err error) {
+// elsewhere returns our link in another namespace of the node, and the path of that
+// namespace, "" if it is in none.
+func (m child) elsewhere(ctx context.Context) (at string, is rtnl.Link) {
+	for _, o := range m.others(ctx) {
+		if i := slices.IndexFunc(o.links, m.moved); i >= 0 {
+			return o.path, o.links[i]
+		}
+	}
+	return "", rtnl.Link{}
+}
+
+// moved says whether a link of another namespace is ours. There, the MAC alone proves
+// nothing: a later pod with our address has it too.
+func (m child) moved(l rtnl.Link) bool { return m.isKind(l) && l.Alias == m.op.Mark }
+
+// other is another namespace of the node than the pod's.
+type other struct {
+	path  string
+	conn  *rtnl.Conn
+	links []rtnl.Link
+}
+
+// others yields the other namespaces of the node, until searchTime is over, each with the
+// context to look into it. It leaves out namespaces that cannot be opened or read: most of
+// them are just ending, and programs in one must not stop the DEL of another pod. Without
+// procfs, nothing is known of other namespaces.
+func (k *Kernel) others(ctx context.Context) iter.Seq2[context.Context, other] {
+	return func(yield func(context.Context, other) bool) {
+		ctx, cancel := context.WithTimeout(ctx, searchTime)
+		defer cancel()
+		for ns, err := range netns.Each(procfs) {
+			if ctx.Err() != nil || err == nil && ns.ID != k.ID() && !lookInto(ctx, ns, yield) {
+				return
+			}
+		}
+	}
+}
+
+func lookInto(ctx context.Context, ns *netns.Namespace, yield func(context.Context, other) bool) (more bool) {
 	var c *rtnl.Conn
 	if err := ns.Enter(func() (err error) {
 		c, err = rtnl.Dial()
 		return err
 	}); err != nil {
-		return true, nil //nolint:nilerr // it may not be entered
+		return true
 	}
 	defer c.Close()
 	ctx, cancel := context.WithTimeout(ctx, lookTime)
 	defer cancel()
-	return fn(ctx, ns.Path, c)
+	links, err := c.Links(ctx)
+	return err != nil || yield(ctx, other{ns.Path, c, links})
 }
 
 // ErrInUse is in the error of Undo about a link on the host that stays, because something of
 // another program stands on it.
 var ErrInUse = errors.New("another program uses it")
 
-// upon calls fn for each link of another program that stands on a link of the host, in any
-// namespace of the node, until fn returns true. at says where the link is.
-func (k *Kernel) upon(ctx context.Context, fn func(l rtnl.Link, at string) (stop bool)) {
-	visit := func(links []rtnl.Link, host int32, at string) bool {
-		return slices.ContainsFunc(links, func(l rtnl.Link) bool {
-			return l.Lower.Index != 0 && l.Lower.NSID == host && !strings.HasPrefix(l.Alias, plan.MarkPrefix) && fn(l, at)
-		})
-	}
-	if links, err := k.host.Links(ctx); err == nil && visit(links, rtnl.NoNSID, "host") {
-		return
-	}
-	look := func(ctx context.Context, path string, c *rtnl.Conn) (more bool, err error) {
-		links, err := c.Links(ctx)
-		if err != nil {
-			return true, nil //nolint:nilerr // what cannot be read has nothing
+// upon yields each link of another program that stands on a link of the host, in any
+// namespace of the node, and where the link is.
+func (k *Kernel) upon(ctx context.Context) iter.Seq2[rtnl.Link, string] {
+	return func(yield func(l rtnl.Link, at string) bool) {
+		stop := func(links []rtnl.Link, host int32, at string) bool {
+			return slices.ContainsFunc(links, func(l rtnl.Link) bool {
+				return l.Lower.Index != 0 && l.Lower.NSID == host && !strings.HasPrefix(l.Alias, plan.MarkPrefix) && !yield(l, at)
+			})
 		}
-		host, err := c.NSID(ctx, k.hostNS.FD())
-		return err != nil || host == rtnl.NoNSID || !visit(links, host, path), nil
-	}
-	if k.pod != nil {
-		if more, _ := look(ctx, k.path, k.pod); !more {
+		stopIn := func(ctx context.Context, o other) bool {
+			host, err := o.conn.NSID(ctx, k.hostNS.FD())
+			return err == nil && host != rtnl.NoNSID && stop(o.links, host, o.path)
+		}
+		if links, err := k.host.Links(ctx); err == nil && stop(links, rtnl.NoNSID, "host") {
 			return
 		}
+		if k.pod != nil {
+			if links, err := k.pod.Links(ctx); err == nil && stopIn(ctx, other{k.path, k.pod, links}) {
+				return
+			}
+		}
+		for look, o := range k.others(ctx) {
+			if stopIn(look, o) {
+				return
+			}
+		}
 	}
-	_ = k.eachNamespace(ctx, look)
 }
 
 // unused returns ErrInUse if a link of the host has an address, is a port of another link,
@@ -208,26 +205,24 @@ func (k *Kernel) unused(ctx context.Context, l rtnl.Link) error {
 	if l.Master != 0 {
 		return fmt.Errorf("%w: it is a port of a %s", ErrInUse, l.SlaveKind)
 	}
-	k.upon(ctx, func(on rtnl.Link, at string) bool {
+	for on, at := range k.upon(ctx) {
 		if on.Lower.Index == l.Index {
-			err = fmt.Errorf("%w: %q in the namespace %s stands on it", ErrInUse, on.Name, at)
+			return fmt.Errorf("%w: %q in the namespace %s stands on it", ErrInUse, on.Name, at)
 		}
-		return err != nil
-	})
-	return err
+	}
+	return nil
 }
 
 // keepModes refuses ipvlans on a NIC with one of another program that has another mode. All
 // ipvlans of a NIC have one mode, and the kernel would give ours to the other one
 // (ipvlan_set_port_mode).
 func (k *Kernel) keepModes(ctx context.Context, rails []plan.RailFacts) {
-	k.upon(ctx, func(l rtnl.Link, at string) bool {
+	for l, at := range k.upon(ctx) {
 		i := slices.IndexFunc(rails, func(r plan.RailFacts) bool { return r.Fault == nil && r.Parent.Index == l.Lower.Index })
 		if i >= 0 && l.Kind == conf.L2.Kind() && l.Mode != string(conf.L2) {
 			rails[i].Fault = cnierr.New(cnierr.BadParent, "use master", string(rails[i].Parent.Name),
 				"set mode l2 in the network of the other interface, or use another NIC",
 				"the ipvlan %q in the namespace %s has mode %s, and all ipvlans of a NIC have one mode", l.Name, at, l.Mode)
 		}
-		return false
-	})
+	}
 }

@@ -28,54 +28,6 @@ type executor interface {
 	check(ctx context.Context) error
 }
 
-// kind is how the operations of one kind are done.
-type kind struct {
-	podOnly bool // they act in the pod, and nowhere else
-	run     func(n namespace, run []plan.Op) executor
-}
-
-// kinds returns how the operations of each kind are done: a row for each.
-func kinds() map[reflect.Type]kind {
-	return map[reflect.Type]kind{
-		reflect.TypeFor[plan.Child](): {true, func(n namespace, run []plan.Op) executor {
-			return children(each(run, func(op plan.Child) child { return child{n, op} }))
-		}},
-		reflect.TypeFor[plan.VLAN](): {false, func(n namespace, run []plan.Op) executor {
-			return inTurn(each(run, func(op plan.VLAN) executor { return vlan{n, op} }))
-		}},
-		reflect.TypeFor[plan.Veth](): {false, func(n namespace, run []plan.Op) executor {
-			return inTurn(each(run, func(op plan.Veth) executor { return veth{n, op} }))
-		}},
-		reflect.TypeFor[plan.Neighbour](): {false, func(n namespace, run []plan.Op) executor {
-			return neighbours(each(run, func(op plan.Neighbour) neighbour { return neighbour{n, op} }))
-		}},
-		reflect.TypeFor[plan.Adopt](): {true, func(n namespace, run []plan.Op) executor {
-			return inTurn(each(run, func(op plan.Adopt) executor { return adopt{n, op} }))
-		}},
-		reflect.TypeFor[plan.Sysctl](): {false, func(n namespace, run []plan.Op) executor {
-			return sysctls(each(run, func(op plan.Sysctl) sysctl { return sysctl{n, op} }))
-		}},
-		reflect.TypeFor[plan.Up](): {false, func(n namespace, run []plan.Op) executor {
-			return ups(each(run, func(op plan.Up) up { return up{n, op} }))
-		}},
-		reflect.TypeFor[plan.Address](): {false, func(n namespace, run []plan.Op) executor {
-			return addresses(each(run, func(op plan.Address) address { return address{n, op} }))
-		}},
-		reflect.TypeFor[plan.Route](): {false, func(n namespace, run []plan.Op) executor {
-			return routings(each(run, func(op plan.Route) routing { return routing{n, op} }))
-		}},
-		reflect.TypeFor[plan.Rule](): {false, func(n namespace, run []plan.Op) executor {
-			return rules(each(run, func(op plan.Rule) rule { return rule{n, op} }))
-		}},
-		reflect.TypeFor[plan.Carriers](): {true, func(n namespace, run []plan.Op) executor {
-			return inTurn(each(run, func(op plan.Carriers) executor { return carriers{namespace: n, op: op} }))
-		}},
-		reflect.TypeFor[plan.Orphans](): {true, func(n namespace, run []plan.Op) executor {
-			return inTurn(each(run, func(op plan.Orphans) executor { return orphans{namespace: n, op: op} }))
-		}},
-	}
-}
-
 // executor returns the executor of a run. All operations of the run have one
 // kind and one place.
 func (k *Kernel) executor(run []plan.Op) (executor, error) {
@@ -89,15 +41,53 @@ func (k *Kernel) executor(run []plan.Op) (executor, error) {
 			return nil, cnierr.New(cnierr.Bug, action, fmt.Sprintf("%T", op.Kind), "", "it is in a run of %T in %s", first.Kind, first.Place)
 		}
 	}
-	how, ok := kinds()[reflect.TypeOf(first.Kind)]
-	if !ok || how.podOnly && first.Place != plan.Pod {
-		return nil, cnierr.New(cnierr.Bug, action, fmt.Sprintf("%T", first.Kind), "", "the kernel has no executor for it in %s", first.Place)
-	}
 	n, err := k.at(first.Place)
 	if err != nil {
 		return nil, err
 	}
-	return how.run(n, run), nil
+	x := n.executor(run)
+	if x == nil {
+		return nil, cnierr.New(cnierr.Bug, action, fmt.Sprintf("%T", first.Kind), "", "the kernel has no executor for it in %s", first.Place)
+	}
+	return x, nil
+}
+
+// executor returns how a run is done in the namespace: a case for each kind of operations.
+// It returns nil for other kinds, and for those that act in a pod only.
+func (n namespace) executor(run []plan.Op) executor {
+	if n.place != plan.Pod {
+		switch run[0].Kind.(type) {
+		case plan.Child, plan.Adopt, plan.Carriers, plan.Orphans:
+			return nil
+		}
+	}
+	switch run[0].Kind.(type) {
+	case plan.Child:
+		return children(each(run, func(op plan.Child) child { return child{n, op} }))
+	case plan.VLAN:
+		return inTurn(each(run, func(op plan.VLAN) executor { return vlan{n, op} }))
+	case plan.Veth:
+		return inTurn(each(run, func(op plan.Veth) executor { return veth{n, op} }))
+	case plan.Neighbour:
+		return neighbours(each(run, func(op plan.Neighbour) neighbour { return neighbour{n, op} }))
+	case plan.Adopt:
+		return inTurn(each(run, func(op plan.Adopt) executor { return adopt{n, op} }))
+	case plan.Sysctl:
+		return sysctls(each(run, func(op plan.Sysctl) sysctl { return sysctl{n, op} }))
+	case plan.Up:
+		return ups(each(run, func(op plan.Up) up { return up{n, op} }))
+	case plan.Address:
+		return addresses(each(run, func(op plan.Address) address { return address{n, op} }))
+	case plan.Route:
+		return routings(each(run, func(op plan.Route) routing { return routing{n, op} }))
+	case plan.Rule:
+		return rules(each(run, func(op plan.Rule) rule { return rule{n, op} }))
+	case plan.Carriers:
+		return inTurn(each(run, func(op plan.Carriers) executor { return carriers{namespace: n, op: op} }))
+	case plan.Orphans:
+		return inTurn(each(run, func(op plan.Orphans) executor { return orphans{namespace: n, op: op} }))
+	}
+	return nil
 }
 
 // each returns the values that the operations of a run are done with. All

@@ -38,16 +38,20 @@ type sysctls []sysctl
 // do writes all settings. After a failure, the settings before it stay written.
 // That does no harm: undo leaves them, too.
 func (r sysctls) do(ctx context.Context) error {
-	return r.enter(func() error {
+	return r.enter(ctx, func() error {
 		for _, s := range r {
-			if err := s.each(ctx, s.write); err != nil {
-				return err
+			for _, v := range s.op.Set {
+				if err := s.write(v); err != nil {
+					return err
+				}
 			}
 			if !s.op.Up {
 				continue
 			}
-			if err := s.each(ctx, s.kept); err != nil {
-				return err
+			for _, v := range s.op.Set {
+				if err := s.kept(v); err != nil {
+					return err
+				}
 			}
 		}
 		return nil
@@ -58,16 +62,14 @@ func (r sysctls) do(ctx context.Context) error {
 func (r sysctls) undo(context.Context) error { return nil }
 
 func (r sysctls) check(ctx context.Context) error {
-	return r.enter(func() error {
+	return r.enter(ctx, func() error {
 		var errs []error
 		for _, s := range r {
-			err := s.each(ctx, func(v plan.Setting) error {
+			for _, v := range s.op.Set {
 				if !v.Again {
 					errs = append(errs, s.compare(v))
 				}
-				return nil
-			})
-			errs = append(errs, err)
+			}
 		}
 		return errors.Join(errs...)
 	})
@@ -75,28 +77,18 @@ func (r sysctls) check(ctx context.Context) error {
 
 // enter calls fn in the namespace of the run, if every setting belongs to its
 // operation's link.
-func (r sysctls) enter(fn func() error) error {
+func (r sysctls) enter(ctx context.Context, fn func() error) error {
 	for _, s := range r {
 		for _, v := range s.op.Set {
 			if !ofLink(s.op.Link, v.Path) {
 				return cnierr.New(cnierr.Bug, "set sysctl", v.Path, "", "not a setting of interface %q", s.op.Link)
 			}
+			if err := ctx.Err(); err != nil {
+				return classify("set sysctl", v.Path, err)
+			}
 		}
 	}
 	return r[0].namespace.enter(fn)
-}
-
-// each calls fn for every setting until one fails.
-func (s sysctl) each(ctx context.Context, fn func(plan.Setting) error) error {
-	for _, v := range s.op.Set {
-		if err := ctx.Err(); err != nil {
-			return classify("set sysctl", v.Path, err)
-		}
-		if err := fn(v); err != nil {
-			return err
-		}
-	}
-	return nil
 }
 
 func (s sysctl) write(v plan.Setting) error {
