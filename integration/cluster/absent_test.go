@@ -72,7 +72,7 @@ func TestTheReaperTakesLeasesFromANodeThatDoesNotRunTheirPods(t *testing.T) {
 		held, err := gc.Leases().List(ctx, sticky.Query{Pool: g.pool})
 		must(t, err)
 		a, due, err := a.Look(now, held, func(l sticky.Lease) (bool, error) {
-			return gc.Nodes().Runs(ctx, l.Spec.Namespace, l.Spec.Pod, l.Spec.Holder.NodeName)
+			return gc.Runs(ctx, l.Spec.Namespace, l.Spec.Pod, l.Spec.Holder.NodeName)
 		})
 		must(t, err)
 		return a, due
@@ -87,7 +87,7 @@ func TestTheReaperTakesLeasesFromANodeThatDoesNotRunTheirPods(t *testing.T) {
 	}
 	for _, l := range due {
 		must(t, g.pass(ctx, t, g.a, l.Name, "a"))
-		freed, err := sticky.Free(ctx, gc.Leases(), gc.Nodes(), time.Now(), l)
+		freed, err := sticky.Free(ctx, gc.Leases(), gc, time.Now(), l)
 		must(t, err)
 		if !freed {
 			t.Errorf("%s is not freed", l.Name)

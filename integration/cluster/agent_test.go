@@ -48,10 +48,10 @@ func pooled(t *testing.T) *ground.Cluster {
 // mark does what the reaper does where none runs: blocks of the pool may be claimed.
 func mark(t *testing.T, c *ground.Cluster, pool string) {
 	t.Helper()
-	all, err := api(t, c.Admin()).Pools().All(t.Context())
+	all, err := api(t, c.Admin()).Pools(t.Context())
 	must(t, err)
 	i := slices.IndexFunc(all, func(p kube.RailPool) bool { return p.Name == pool })
-	must(t, api(t, c.Admin()).Pools().Mark(t.Context(), all[i]))
+	must(t, api(t, c.Admin()).Mark(t.Context(), all[i]))
 }
 
 // program is a rocectl that runs.
@@ -312,7 +312,7 @@ func TestTheAgentOnARealServer(t *testing.T) {
 	m.eventuallyOwns("compute", 2)
 	eventually(t, "usage is reported", func(ctx context.Context) error {
 		not := errors.New("not yet")
-		err := api(t, c.Admin()).Blocks().Each(ctx, block.Query{Pool: "compute", Freshness: block.Latest}, func(b *kube.RailBlock) {
+		err := api(t, c.Admin()).EachBlock(ctx, block.Query{Pool: "compute", Freshness: block.Latest}, func(b *kube.RailBlock) {
 			if b.Name == first.Name && b.Status.Used == 14 {
 				not = nil
 			}
@@ -350,7 +350,7 @@ func TestTheReaperOnARealServer(t *testing.T) {
 	next := runs(t, as, "gc", "--cluster", "--interval", "1s")
 	next.logs("another process is the leader")
 	eventually(t, "the pool is summed up", func(ctx context.Context) error {
-		pools, err := api(t, c.Admin()).Pools().All(ctx)
+		pools, err := api(t, c.Admin()).Pools(ctx)
 		if err == nil && (pools[0].Status.Claimed != 1 || pools[0].Status.Blocks != 64 || len(pools[0].Status.Conditions) != 2) {
 			err = fmt.Errorf("%+v", pools[0].Status)
 		}

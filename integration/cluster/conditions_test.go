@@ -62,7 +62,7 @@ func withRails(t *testing.T) railed {
 // reports lets the agent of a node report faults of its rail.
 func (c railed) reports(name string, faults ...fleet.Fault) {
 	c.t.Helper()
-	must(c.t, api(c.t, c.agents[name]).RailNodes().Publish(c.t.Context(), name, report(9000).With(map[string][]fleet.Fault{"ens1f0np0": faults})))
+	must(c.t, api(c.t, c.agents[name]).Publish(c.t.Context(), name, report(9000).With(map[string][]fleet.Fault{"ens1f0np0": faults})))
 }
 
 // rails returns the condition and the taint of a node, and the node without them.
@@ -179,7 +179,7 @@ func TestAReaperAtRestWritesNoNode(t *testing.T) {
 		c.reports("n3", []fleet.Fault{fleet.Down, fleet.GIDTableFull}[:i%3]...) // an agent that was taken over
 	}
 	for _, other := range []string{"n1", "n2"} {
-		if err := api(t, c.agents["n3"]).RailNodes().Publish(t.Context(), other, report(1500)); !apierrors.IsForbidden(err) {
+		if err := api(t, c.agents["n3"]).Publish(t.Context(), other, report(1500)); !apierrors.IsForbidden(err) {
 			t.Errorf("the agent of n3 reports for %s: %v", other, err)
 		}
 	}

@@ -209,7 +209,7 @@ func TestUsageIsReportedWithoutTouchingAnythingElse(t *testing.T) {
 	a := api(t, shared(t).Admin())
 	made, err := a.Blocks().Create(t.Context(), block.Block{Name: "usage-1", Spec: block.Spec{Pool: "usage", Index: 1, Size: 16, Owner: block.Owner{NodeName: "n", MachineID: "m"}}})
 	must(t, err)
-	usage := kube.Usage{Size: 15, Used: 4, Quarantined: 2, Free: 9}
+	usage := block.Usage{Size: 15, Used: 4, Quarantined: 2, Free: 9}
 	reported, err := a.Blocks().Report(t.Context(), made.Name, made.UID, usage)
 	must(t, err)
 	touched, err := a.Blocks().Touch(t.Context(), made.Name, made.UID)
@@ -218,11 +218,11 @@ func TestUsageIsReportedWithoutTouchingAnythingElse(t *testing.T) {
 		t.Errorf("made %+v, reported %+v, touched %+v", made, reported, touched)
 	}
 	var there []*kube.RailBlock
-	must(t, a.Blocks().Each(t.Context(), block.Query{Pool: "usage", Freshness: block.Latest}, func(b *kube.RailBlock) { there = append(there, b) }))
+	must(t, a.EachBlock(t.Context(), block.Query{Pool: "usage", Freshness: block.Latest}, func(b *kube.RailBlock) { there = append(there, b) }))
 	if len(there) != 1 || there[0].Status.Usage != usage || time.Since(there[0].Status.Asserted.Time).Abs() > time.Minute {
 		t.Errorf("there is %+v", there)
 	}
-	_, err = a.Blocks().Report(t.Context(), made.Name, "00000000-0000-0000-0000-000000000000", kube.Usage{})
+	_, err = a.Blocks().Report(t.Context(), made.Name, "00000000-0000-0000-0000-000000000000", block.Usage{})
 	says(t, "another block", err, block.ErrConflict.Error())
 	if again, err := a.Blocks().Get(t.Context(), made.Name); err != nil || again != touched {
 		t.Errorf("error %v; (-touched +there)\n%s", err, cmp.Diff(touched, again))
@@ -237,12 +237,12 @@ func TestAPoolHasAStatusThatPeopleCanRead(t *testing.T) {
 	must(t, err)
 	t.Cleanup(func() { must(t, pools.Delete(context.Background(), "reported", meta.DeleteOptions{})) })
 	want := kube.PoolStatus{
-		Blocks: 16, Claimed: 3, Size: 254, Used: 40, Quarantined: 5, Free: 209,
+		Blocks: 16, Claimed: 3, Usage: block.Usage{Size: 254, Used: 40, Quarantined: 5, Free: 209},
 		Conditions: []meta.Condition{{Type: kube.ValidCondition, Status: meta.ConditionTrue, Reason: "Valid", LastTransitionTime: meta.NewTime(time.Unix(1e9, 0))}},
 	}
 	a := api(t, c.Admin())
-	must(t, a.Pools().Report(t.Context(), "reported", want))
-	all, err := a.Pools().All(t.Context())
+	must(t, a.Report(t.Context(), "reported", want))
+	all, err := a.Pools(t.Context())
 	must(t, err)
 	for _, p := range all {
 		if p.Name == "reported" {

@@ -109,10 +109,10 @@ func withCRDs(t testing.TB, c *ground.Cluster) *ground.Cluster {
 		applyFile(t, c, path)
 	}
 	eventually(t, "lists of our objects", func(ctx context.Context) error {
-		_, pools := api(t, c.Admin()).Pools().All(ctx)
+		_, pools := api(t, c.Admin()).Pools(ctx)
 		_, blocks := api(t, c.Admin()).Blocks().List(ctx, block.Query{})
 		_, leases := api(t, c.Admin()).Leases().List(ctx, sticky.Query{})
-		_, nodes := api(t, c.Admin()).RailNodes().All(ctx)
+		_, nodes := api(t, c.Admin()).RailNodes(ctx)
 		return errors.Join(pools, blocks, leases, nodes)
 	})
 	return c

@@ -24,7 +24,7 @@ import (
 // pool returns a RailPool as it is now.
 func pool(ctx context.Context, t *testing.T, c *ground.Cluster, name string) (kube.RailPool, error) {
 	t.Helper()
-	all, err := api(t, c.Admin()).Pools().All(ctx)
+	all, err := api(t, c.Admin()).Pools(ctx)
 	if err != nil {
 		return kube.RailPool{}, err
 	}
@@ -155,8 +155,8 @@ func TestTheReaperMarksPoolsAndWritesNothingElseOfThem(t *testing.T) {
 	}
 	p, err := pool(t.Context(), t, g.Cluster, "marks")
 	must(t, err)
-	must(t, api(t, g.gc).Pools().Mark(t.Context(), p))
-	if err := api(t, g.gc).Pools().Mark(t.Context(), p); err == nil {
+	must(t, api(t, g.gc).Mark(t.Context(), p))
+	if err := api(t, g.gc).Mark(t.Context(), p); err == nil {
 		t.Error("it marks a pool that is not as it was read")
 	}
 	for _, body := range []string{
@@ -180,7 +180,7 @@ func TestTheReaperMarksPoolsAndWritesNothingElseOfThem(t *testing.T) {
 	if p.DeletionTimestamp == nil {
 		t.Fatalf("it is not being deleted: %+v", p.ObjectMeta)
 	}
-	must(t, api(t, g.gc).Pools().Mark(t.Context(), p))
+	must(t, api(t, g.gc).Mark(t.Context(), p))
 	if p, err := pool(t.Context(), t, g.Cluster, "marks"); err == nil {
 		t.Errorf("it is there still: %+v", p.ObjectMeta)
 	}

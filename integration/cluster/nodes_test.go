@@ -51,7 +51,7 @@ func claimer(a *kube.API, name string) *block.Claimer {
 		Doubt:   func(error) {},
 		Store:   a.Blocks(),
 		Node:    block.Node{Name: name, MachineID: ground.MachineID(name)},
-		Machine: a.Nodes().Machine,
+		Machine: a.Machine,
 		Wait:    wait,
 		Rand:    rand.Float64,
 		Now:     func() time.Duration { return time.Since(began) },

@@ -139,19 +139,19 @@ func TestTheDeployedRightsAreEnoughForLeases(t *testing.T) {
 	must(t, a.Release(ctx, stale))
 	gc, admin := api(t, g.gc), client(t, g.Admin()).CoreV1()
 	must(t, admin.Nodes().Delete(ctx, g.pool+"-b", meta.DeleteOptions{}))
-	if freed, err := sticky.Reap(ctx, gc.Leases(), gc.Nodes(), time.Now(), l); err != nil || freed { // the agent's pod is bound there
+	if freed, err := sticky.Reap(ctx, gc.Leases(), gc, time.Now(), l); err != nil || freed { // the agent's pod is bound there
 		t.Errorf("freed %t, error %v", freed, err)
 	}
 	now := int64(0)
 	must(t, admin.Pods("roce-cni").DeleteCollection(ctx, meta.DeleteOptions{GracePeriodSeconds: &now}, meta.ListOptions{FieldSelector: "spec.nodeName=" + g.pool + "-b"}))
-	freed, err := sticky.Reap(ctx, gc.Leases(), gc.Nodes(), time.Now(), l)
+	freed, err := sticky.Reap(ctx, gc.Leases(), gc, time.Now(), l)
 	must(t, err)
 	idle, err := gc.Leases().Get(ctx, l.Name)
 	must(t, err)
 	if !freed || idle.Spec.Holder != (block.Owner{}) {
 		t.Errorf("freed %t: %+v", freed, idle)
 	}
-	if deleted, err := sticky.Reap(ctx, gc.Leases(), gc.Nodes(), time.Now(), idle); err != nil || !deleted {
+	if deleted, err := sticky.Reap(ctx, gc.Leases(), gc, time.Now(), idle); err != nil || !deleted {
 		t.Errorf("deleted %t, error %v", deleted, err)
 	}
 }

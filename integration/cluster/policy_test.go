@@ -88,7 +88,7 @@ func writes() []act {
 			return err
 		}},
 		{"report", func(ctx context.Context, s kube.Blocks, b block.Block) error {
-			_, err := s.Report(ctx, b.Name, b.UID, kube.Usage{Size: 16, Free: 16})
+			_, err := s.Report(ctx, b.Name, b.UID, block.Usage{Size: 16, Free: 16})
 			return err
 		}},
 		{"delete", func(ctx context.Context, s kube.Blocks, b block.Block) error {

@@ -33,7 +33,7 @@ func report(mtu int) fleet.Report {
 // reported returns the report of a node, as people get it.
 func (g guarded) reported(ctx context.Context, t *testing.T, name string) (kube.RailNode, bool) {
 	t.Helper()
-	all, err := api(t, g.Admin()).RailNodes().All(ctx)
+	all, err := api(t, g.Admin()).RailNodes(ctx)
 	must(t, err)
 	for _, n := range all {
 		if n.Name == name {
@@ -47,7 +47,7 @@ func (g guarded) reported(ctx context.Context, t *testing.T, name string) (kube.
 func (g guarded) reports(t *testing.T) {
 	t.Helper()
 	for n, who := range map[string]*rest.Config{"a": g.a, "b": g.b} {
-		must(t, api(t, who).RailNodes().Publish(t.Context(), g.pool+"-"+n, report(9000)))
+		must(t, api(t, who).Publish(t.Context(), g.pool+"-"+n, report(9000)))
 	}
 }
 
@@ -68,21 +68,21 @@ func TestAnAgentReportsItsNodeAlone(t *testing.T) {
 		{"another user in the name of the agents", g.impersonated(), "a"},
 		{"the reaper", g.gc, "a"},
 	} {
-		if err := api(t, foe.config).RailNodes().Publish(ctx, g.pool+"-"+foe.node, report(1500)); !apierrors.IsForbidden(err) {
+		if err := api(t, foe.config).Publish(ctx, g.pool+"-"+foe.node, report(1500)); !apierrors.IsForbidden(err) {
 			t.Errorf("%s reports: %v", foe.name, err)
 		}
 	}
 	for _, n := range []string{"a", "b"} {
 		before, err := kinds(t, g.Cluster, "railnodes").Get(ctx, g.pool+"-"+n, meta.GetOptions{})
 		must(t, err)
-		must(t, api(t, map[string]*rest.Config{"a": g.a, "b": g.b}[n]).RailNodes().Publish(ctx, g.pool+"-"+n, report(9000)))
+		must(t, api(t, map[string]*rest.Config{"a": g.a, "b": g.b}[n]).Publish(ctx, g.pool+"-"+n, report(9000)))
 		after, err := kinds(t, g.Cluster, "railnodes").Get(ctx, g.pool+"-"+n, meta.GetOptions{})
 		must(t, err)
 		if before.GetResourceVersion() == after.GetResourceVersion() {
 			t.Errorf("the same report of node %s has the same version, as if its agent had ended", n)
 		}
 	}
-	must(t, api(t, g.a).RailNodes().Publish(ctx, g.pool+"-a", report(1500)))
+	must(t, api(t, g.a).Publish(ctx, g.pool+"-a", report(1500)))
 	eventually(t, "the report is read", func(ctx context.Context) error {
 		got, _ := g.reported(ctx, t, g.pool+"-a")
 		if diff := cmp.Diff(report(1500), got.Status.Report); diff != "" {
@@ -199,7 +199,7 @@ func TestANodeReportsItsRailsToARealServer(t *testing.T) {
 	c := pooled(t)
 	m := joins(t, c, "n1")
 	m.agent = runs(t, m.kubeconfig, append(m.args(), "--rails=100ms")...)
-	it, err := api(t, c.Admin()).Nodes().Node(t.Context(), "n1")
+	it, err := api(t, c.Admin()).Node(t.Context(), "n1")
 	must(t, err)
 	is := func(ctx context.Context) error {
 		o, err := kinds(t, c, "railnodes").Get(ctx, "n1", meta.GetOptions{})

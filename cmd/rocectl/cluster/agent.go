@@ -115,21 +115,21 @@ func (f agentFlags) run(ctx context.Context, stateDir string, log *slog.Logger) 
 			return err
 		}
 	}
-	services, err := f.watchServices(serviceWatcher{api.Services(), log})
+	services, err := f.watchServices(serviceWatcher{api, log})
 	if err != nil {
 		return err
 	}
 	files := nodefile.Store{Dir: stateDir, BootID: boot}
-	rails := newReporter(node.Name, f.rails, f.unused, api.RailNodes().Publish, log)
+	rails := newReporter(node.Name, f.rails, f.unused, api.Publish, log)
 	a := agent.New(agent.Config{
 		Node: node, Addresses: kernel.HostAddrs, // this process runs in the namespace of the node
-		Store: api.Blocks(), Requests: requests, Machine: api.Nodes().Machine,
+		Store: api.Blocks(), Requests: requests, Machine: api.Machine,
 		Watch: watcher{api, node.Name, log}.watch,
-		Report: func(ctx context.Context, b block.Block, u agent.Usage) error {
-			_, err := api.Blocks().Report(ctx, b.Name, b.UID, kube.Usage(u))
+		Report: func(ctx context.Context, b block.Block, u block.Usage) error {
+			_, err := api.Blocks().Report(ctx, b.Name, b.UID, u)
 			return err
 		},
-		Tell: api.TellHealed, Stands: stands(api.Pools()),
+		Tell: api.TellHealed, Stands: stands(api),
 		Services: services, Rails: rails.rails,
 		Kept: api.Leases(), Patience: agent.DefaultPatience, Date: time.Now,
 		Ranges: files,
@@ -157,13 +157,13 @@ func (f agentFlags) run(ctx context.Context, stateDir string, log *slog.Logger) 
 }
 
 // stands returns a function that asks whether a pool is there and in use.
-func stands(pools kube.Pools) func(ctx context.Context, pool, uid string) (bool, error) {
+func stands(api *kube.API) func(ctx context.Context, pool, uid string) (bool, error) {
 	return func(ctx context.Context, pool, uid string) (bool, error) {
-		p, err := pools.Pool(ctx, pool)
+		p, err := api.Pool(ctx, pool)
 		if errors.Is(err, block.ErrNotFound) {
 			return false, nil
 		}
-		now := asPool(&p)
+		now := p.Pool()
 		return now.UID == uid && now.InUse && !now.Deleted, err
 	}
 }
@@ -297,8 +297,8 @@ func (f agentFlags) watchServices(w serviceWatcher) (watch func(context.Context,
 
 // serviceWatcher watches the ServiceCIDRs.
 type serviceWatcher struct {
-	services kube.Services
-	log      *slog.Logger
+	api *kube.API
+	log *slog.Logger
 }
 
 // watch is agent.Config's Services. Once the CIDRs are known, an error of the watch is
@@ -319,8 +319,8 @@ func (w serviceWatcher) watch(ctx context.Context, see func([]netip.Prefix, erro
 		}
 	}
 	says := &once{log: w.log, what: "the ServiceCIDRs cannot be watched: the last known state is used"}
-	objects := cache.NewSharedInformer(w.services.Watch(), &networking.ServiceCIDR{}, 0)
-	err := objects.SetWatchErrorHandlerWithContext(func(_ context.Context, _ *cache.Reflector, err error) { says.note(w.services.Fault(err)) })
+	objects := cache.NewSharedInformer(w.api.WatchServices(), &networking.ServiceCIDR{}, 0)
+	err := objects.SetWatchErrorHandlerWithContext(func(_ context.Context, _ *cache.Reflector, err error) { says.note(kube.ServiceFault(err)) })
 	if err == nil {
 		_, err = objects.AddEventHandler(cache.ResourceEventHandlerFuncs{
 			AddFunc: func(any) { notify() }, UpdateFunc: func(_, _ any) { notify() }, DeleteFunc: func(any) { notify() },
@@ -351,7 +351,7 @@ func (w serviceWatcher) watch(ctx context.Context, see func([]netip.Prefix, erro
 // none, or refuses, as seldom as for the Node object: all nodes do it.
 func (w serviceWatcher) served(ctx context.Context, see func([]netip.Prefix, error)) error {
 	for wait := time.Second; ; wait = min(2*wait, firstLongest) {
-		err := w.services.Served(ctx)
+		err := w.api.ServesCIDRs(ctx)
 		if err == nil {
 			return nil
 		}

@@ -65,8 +65,8 @@ func (f Fleet) read(ctx context.Context) (reports, error) {
 	var objects []kube.RailNode
 	var nodes []kube.Node
 	err := f.Kubectl.read(ctx, func(api *kube.API) (err error) {
-		if objects, err = api.RailNodes().All(ctx); err == nil {
-			nodes, err = api.Nodes().All(ctx)
+		if objects, err = api.RailNodes(ctx); err == nil {
+			nodes, err = api.Nodes(ctx)
 		}
 		return err
 	})

@@ -76,7 +76,7 @@ RailLeases that no node uses, what each waits for, and which nodes have the most
 			ctx, stop, log := service(cmd.Context(), cmd.ErrOrStderr())
 			defer stop()
 			r := reconcile.New(reconcile.Config{
-				Cluster: newObjects(api), Store: api.Blocks(), Leases: api.Leases(), Every: f.every, Lull: f.lull, Rails: f.rails, Taint: f.taint,
+				Cluster: api, Store: api.Blocks(), Leases: api.Leases(), Every: f.every, Lull: f.lull, Rails: f.rails, Taint: f.taint,
 				Wait: plugin.Wait, Now: plugin.BootTime, Date: time.Now, Log: log,
 			})
 			if f.once {

@@ -74,14 +74,14 @@ does not exist are freed after an hour.`,
 }
 
 func read(ctx context.Context, api *kube.API) (s state, err error) {
-	if s.pools, err = api.Pools().All(ctx); err != nil {
+	if s.pools, err = api.Pools(ctx); err != nil {
 		return s, err
 	}
-	err = api.Blocks().Each(ctx, block.Query{Freshness: block.Cached}, func(b *kube.RailBlock) { s.blocks = append(s.blocks, *b) })
+	err = api.EachBlock(ctx, block.Query{Freshness: block.Cached}, func(b *kube.RailBlock) { s.blocks = append(s.blocks, *b) })
 	if err != nil {
 		return s, err
 	}
-	s.nodes, err = api.Nodes().All(ctx)
+	s.nodes, err = api.Nodes(ctx)
 	slices.SortFunc(s.pools, func(a, b kube.RailPool) int { return strings.Compare(a.Name, b.Name) })
 	slices.SortFunc(s.blocks, func(a, b kube.RailBlock) int {
 		return cmp.Or(strings.Compare(a.Spec.Pool, b.Spec.Pool), strings.Compare(a.Spec.Rack, b.Spec.Rack), cmp.Compare(a.Spec.Index, b.Spec.Index))

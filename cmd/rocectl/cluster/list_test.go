@@ -27,7 +27,7 @@ func aState() state {
 	var s state
 	compute := kube.RailPool{ObjectMeta: metav1.ObjectMeta{Name: "compute"}}
 	compute.Spec.Template = &block.Template{Count: 2, Subnets: []block.Subnet{{Subnet: "10.{rail+1}.0.0/16", Ranges: []string{"10.{rail+1}.64.0/18"}}}}
-	compute.Status = kube.PoolStatus{Blocks: 1024, Claimed: 2, Used: 3, Free: 16381, Conditions: []metav1.Condition{{Type: kube.ValidCondition, Status: metav1.ConditionTrue}}}
+	compute.Status = kube.PoolStatus{Blocks: 1024, Claimed: 2, Usage: block.Usage{Used: 3, Free: 16381}, Conditions: []metav1.Condition{{Type: kube.ValidCondition, Status: metav1.ConditionTrue}}}
 	wrong := kube.RailPool{ObjectMeta: metav1.ObjectMeta{Name: "wrong"}}
 	wrong.Status.Conditions = []metav1.Condition{{Type: kube.ValidCondition, Status: metav1.ConditionFalse, Message: "subnet\x1b[2J overlaps"}}
 	racks := kube.RailPool{ObjectMeta: metav1.ObjectMeta{Name: "racks"}, Spec: block.PoolSpec{RackLabel: "example.org/rack"}}

@@ -55,7 +55,7 @@ func (v watcher) watch(ctx context.Context, see func(agent.View)) error {
 	defer stop()
 
 	changed := make(chan struct{}, 1)
-	pools := cache.NewSharedInformer(v.api.Pools().Watch(), &kube.RailPool{}, 0)
+	pools := cache.NewSharedInformer(v.api.WatchPools(), &kube.RailPool{}, 0)
 	says := &once{log: v.log, what: "the RailPools cannot be watched: the last known state is used"}
 	faults := make(chan error, 1)
 	if err := pools.SetWatchErrorHandlerWithContext(func(_ context.Context, _ *cache.Reflector, err error) {
@@ -98,7 +98,7 @@ type nodeRead struct {
 func (v watcher) first(ctx context.Context, see func(agent.View)) (nodeRead, error) {
 	says := &once{log: v.log, what: "the API server does not answer, or refuses"}
 	for wait := time.Second; ; wait = min(2*wait, firstLongest) {
-		got, err := v.api.Nodes().Node(ctx, v.node)
+		got, err := v.api.Node(ctx, v.node)
 		if err == nil || errors.Is(err, block.ErrNotFound) {
 			says.note(nil)
 			return nodeRead{got, err}, nil
@@ -157,7 +157,7 @@ func (v watcher) reread(ctx context.Context, err error, soon <-chan struct{}, to
 			}
 		}
 		var got kube.Node
-		if got, err = v.api.Nodes().Node(ctx, v.node); err != nil {
+		if got, err = v.api.Node(ctx, v.node); err != nil {
 			continue
 		}
 		retry = time.Second
@@ -172,10 +172,10 @@ func (v watcher) of(pools cache.Store, node kube.Node) agent.View {
 	out := agent.View{Labels: node.Labels, MachineID: node.MachineID}
 	for _, object := range pools.List() {
 		if p, ok := object.(*kube.RailPool); ok {
-			out.Pools = append(out.Pools, asPool(p))
+			out.Pools = append(out.Pools, p.Pool())
 		}
 	}
-	slices.SortFunc(out.Pools, func(a, b agent.Pool) int { return cmp.Compare(a.Name, b.Name) })
+	slices.SortFunc(out.Pools, func(a, b block.Pool) int { return cmp.Compare(a.Name, b.Name) })
 	return out
 }
 

@@ -55,7 +55,7 @@ type Config struct {
 	Watch func(ctx context.Context, see func(View)) error
 	// Report writes the usage of a block where people see it. Its errors are those of
 	// a Store.
-	Report func(ctx context.Context, b block.Block, u Usage) error
+	Report func(ctx context.Context, b block.Block, u block.Usage) error
 
 	// Stands asks the API server whether the pool of that name has this UID, is in use
 	// and is not deleted. If so, a block of it prevents its removal.
@@ -93,7 +93,7 @@ type Config struct {
 
 // View is what a node sees of its cluster.
 type View struct {
-	Pools []Pool
+	Pools []block.Pool
 	// Labels and MachineID are what the Node object says of the node.
 	Labels    map[string]string
 	MachineID string
@@ -102,18 +102,6 @@ type View struct {
 	NoNode error
 	// Fault is why nothing could be read yet: the other fields are empty.
 	Fault error
-}
-
-// Pool is a RailPool.
-type Pool struct {
-	block.Pool
-	UID     string // distinguishes two pools with the same name
-	Created time.Time
-	// InUse says that the pool has our finalizer: a deleted pool stays until the nodes
-	// have released their blocks. Blocks are claimed only from such pools.
-	InUse bool
-	// Deleted says that the pool was deleted and waits for its finalizer.
-	Deleted bool
 }
 
 // Agent is the agent of one node.

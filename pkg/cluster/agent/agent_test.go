@@ -50,7 +50,7 @@ func TestStartClaimsABlockAndWritesTheFile(t *testing.T) {
 			`roce_cni_blocks_lost_total{pool="compute"} 0`,
 		)
 		pass(32 * time.Second)
-		if want := (agent.Usage{Size: 16, Free: 16}); len(n.reports) != 1 || n.reports[0].Usage != want || n.reports[0].block != own {
+		if want := (block.Usage{Size: 16, Free: 16}); len(n.reports) != 1 || n.reports[0].Usage != want || n.reports[0].block != own {
 			t.Errorf("reports %+v", n.reports)
 		}
 	})
@@ -255,7 +255,7 @@ func TestMoreExclusionsAreWrittenDown(t *testing.T) {
 		n.run()
 		first := n.holds("compute", 1).Rails[1][0].Ranges[0].First
 		n.change(func(v *agent.View) {
-			v.Pools = []agent.Pool{poolOf(t, "compute", 1, `{"template": {"count": 2, "subnets": [{"subnet": "10.{rail}.0.0/22"}]},
+			v.Pools = []block.Pool{poolOf(t, "compute", 1, `{"template": {"count": 2, "subnets": [{"subnet": "10.{rail}.0.0/22"}]},
 				"reservations": [{"ranges": ["`+first.String()+`"], "reason": "a switch"}], "quarantine": "10s"}`)}
 		})
 		pass(2 * time.Second)

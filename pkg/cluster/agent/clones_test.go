@@ -26,7 +26,7 @@ func TestTheBlocksOfACloneAreNotTakenUp(t *testing.T) {
 			theirs[i].Spec.MachineID = "machine-of-n1"
 		}
 		c.store.Restore(theirs)
-		c.view.Pools = []agent.Pool{poolOf(t, "compute", 1, `{"rails": [{"subnets": [{"subnet": "10.0.0.0/24"}]}], "nodeSelector": {"gpu": "yes"}}`)}
+		c.view.Pools = []block.Pool{poolOf(t, "compute", 1, `{"rails": [{"subnets": [{"subnet": "10.0.0.0/24"}]}], "nodeSelector": {"gpu": "yes"}}`)}
 		n := c.node(t, "n1")
 		n.run()
 		n.idle(30 * time.Minute) // it has looked for blocks of its own

@@ -28,18 +28,18 @@ func TestWhatAPoolThatIsInUseHasNoOtherGets(t *testing.T) {
 		elsewhere.Spec.NodeSelector = map[string]string{"gpu": "yes"}
 		deleted := elsewhere
 		deleted.Deleted = true
-		for _, first := range []agent.Pool{elsewhere, deleted} {
-			n.change(func(v *agent.View) { v.Pools = []agent.Pool{second, first} })
+		for _, first := range []block.Pool{elsewhere, deleted} {
+			n.change(func(v *agent.View) { v.Pools = []block.Pool{second, first} })
 			pass(20 * time.Second)
 			n.gone("another")
 			n.says(503, `addresses of RailPool "compute"`)
 		}
-		n.change(func(v *agent.View) { v.Pools = []agent.Pool{second} })
+		n.change(func(v *agent.View) { v.Pools = []block.Pool{second} })
 		pass(20 * time.Second)
 		n.gone("another")
 		n.says(503, "not marked as in use")
 		second.InUse = true
-		n.change(func(v *agent.View) { v.Pools = []agent.Pool{second} })
+		n.change(func(v *agent.View) { v.Pools = []block.Pool{second} })
 		pass(2 * time.Second)
 		n.holds("another", 1)
 	})
@@ -55,13 +55,13 @@ func TestOfTwoPoolsInUseThatOverlapNothingMoreIsClaimed(t *testing.T) {
 		n.mustLease("compute", 1, 10)
 		n.mustLease("another", 21, 30)
 		second.Spec.Rails = append(second.Spec.Rails, block.Rail{Subnets: []block.Subnet{{Subnet: "10.1.0.0/24"}}})
-		n.change(func(v *agent.View) { v.Pools = []agent.Pool{first, second} })
+		n.change(func(v *agent.View) { v.Pools = []block.Pool{first, second} })
 		n.mustLease("compute", 11, 15)
 		n.idle(10 * time.Minute)
 		n.holds("compute", 1)
 		n.says(200, `RailPool compute`, `addresses of RailPool "another"`, `RailPool another`, `addresses of RailPool "compute"`)
 		second.Spec.Fabric = "storage"
-		n.change(func(v *agent.View) { v.Pools = []agent.Pool{first, second} })
+		n.change(func(v *agent.View) { v.Pools = []block.Pool{first, second} })
 		pass(2 * time.Second)
 		n.holds("compute", 2)
 	})
@@ -84,7 +84,7 @@ func TestWhatAnotherPoolHasIsNotLeasedWhenThisOneIsWidened(t *testing.T) {
 			t.Fatal(err)
 		}
 		first.Spec.Rails = ranges("10.0.0.16-10.0.0.31")
-		n.change(func(v *agent.View) { v.Pools = []agent.Pool{first, second} })
+		n.change(func(v *agent.View) { v.Pools = []block.Pool{first, second} })
 		stays := func() {
 			t.Helper()
 			n.idle(10 * time.Minute)
@@ -96,13 +96,13 @@ func TestWhatAnotherPoolHasIsNotLeasedWhenThisOneIsWidened(t *testing.T) {
 		}
 		stays()
 		second.Spec.Rails = ranges("10.0.0.300") // nodes have what was there before
-		n.change(func(v *agent.View) { v.Pools = []agent.Pool{first, second} })
+		n.change(func(v *agent.View) { v.Pools = []block.Pool{first, second} })
 		stays()
 		n.stop()
 		n.run()
 		stays()
 		second.Spec.Rails = ranges("10.0.0.32-10.0.0.47")
-		n.change(func(v *agent.View) { v.Pools = []agent.Pool{first, second} })
+		n.change(func(v *agent.View) { v.Pools = []block.Pool{first, second} })
 		pass(2 * time.Second)
 		n.holds("compute", 1)
 	})
@@ -118,7 +118,7 @@ func TestWhatIsNotInUseAnyMoreIsLeasedAsBefore(t *testing.T) {
 		n.stop()
 		first.InUse, second.Name = false, "second"
 		n.boot = "22222222-2222-4222-8222-222222222222"
-		n.change(func(v *agent.View) { v.Pools = []agent.Pool{first, second} })
+		n.change(func(v *agent.View) { v.Pools = []block.Pool{first, second} })
 		n.run()
 		pass(2 * time.Second)
 		n.holds("compute", 1)
@@ -148,10 +148,10 @@ func TestAnotherPoolOfTheSameNameIsAskedAbout(t *testing.T) {
 		}
 		wrong := second
 		wrong.Spec.Template = &block.Template{Count: 2, Subnets: []block.Subnet{{Subnet: "10.8.0.0/33"}}}
-		n.change(func(v *agent.View) { v.Pools = []agent.Pool{wrong} })
+		n.change(func(v *agent.View) { v.Pools = []block.Pool{wrong} })
 		pass(10 * time.Second)
 		n.holds("compute", 1)
-		n.change(func(v *agent.View) { v.Pools = []agent.Pool{second} })
+		n.change(func(v *agent.View) { v.Pools = []block.Pool{second} })
 		other.run()
 		for range 40 {
 			pass(time.Second)
@@ -182,7 +182,7 @@ func TestAPoolThatIsFullIsNotAskedAgainBecauseAnotherOneHasChanged(t *testing.T)
 		n.idle(time.Hour)
 		before := n.store.Calls(blocktest.List)
 		for i := range 20 {
-			n.change(func(v *agent.View) { v.Pools = []agent.Pool{narrow, another}[:1+i%2] })
+			n.change(func(v *agent.View) { v.Pools = []block.Pool{narrow, another}[:1+i%2] })
 			pass(time.Second)
 		}
 		if got := n.store.Calls(blocktest.List) - before; got > 4 {

@@ -41,7 +41,7 @@ func evaluate(n block.Node, v View) map[string]evaluation {
 			j.contested, err = v.contested(p, space)
 		}
 		if err == nil {
-			err = p.marked()
+			err = marked(p)
 		}
 		j.fault = errors.Join(err, v.NoNode, n.Confirm(v.MachineID))
 		out[p.Name] = j
@@ -52,13 +52,13 @@ func evaluate(n block.Node, v View) map[string]evaluation {
 // contested returns an error if a pool in use overlaps this one. Addresses of a pool in
 // use belong to that pool alone, whichever nodes it selects, even while it is being
 // deleted. It also reports whether this pool is in use too.
-func (v View) contested(p Pool, s block.Space) (both bool, err error) {
+func (v View) contested(p block.Pool, s block.Space) (both bool, err error) {
 	var faults []error
 	for _, o := range v.Pools {
 		if !o.InUse {
 			continue
 		}
-		if err := s.Apart(o.Pool); err != nil {
+		if err := s.Apart(o); err != nil {
 			faults = append(faults, err)
 			both = p.InUse
 		}
@@ -68,7 +68,7 @@ func (v View) contested(p Pool, s block.Space) (both bool, err error) {
 
 // marked returns an error while the pool is not marked as in use: blocks are claimed
 // only from marked pools.
-func (p Pool) marked() error {
+func marked(p block.Pool) error {
 	if p.InUse {
 		return nil
 	}

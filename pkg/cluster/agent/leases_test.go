@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/roce-cni/roce-cni/pkg/cluster/agent"
+	"github.com/roce-cni/roce-cni/pkg/cluster/block"
 )
 
 func TestLeasesThatCannotBeReadAreReportedUntilTheyCan(t *testing.T) {
@@ -52,7 +53,7 @@ func TestAddressesOfAPoolThatWasRecreatedAreReported(t *testing.T) {
 		n.run()
 		n.mustLease("compute", 1, 7)
 		n.change(func(v *agent.View) {
-			v.Pools = []agent.Pool{poolOf(t, "compute", 2, `{"rails": [{"subnets": [{"subnet": "10.7.0.0/22"}]}]}`)}
+			v.Pools = []block.Pool{poolOf(t, "compute", 2, `{"rails": [{"subnets": [{"subnet": "10.7.0.0/22"}]}]}`)}
 		})
 		pass(2 * time.Second)
 		n.says(200, "14 host indexes", "addresses that the RailPool does not have", "container c5, and 2 more")

@@ -45,7 +45,7 @@ type poolController struct {
 	joining, asserting, claiming, reporting, retiring, releasing pace.Pause
 	empty                                                        map[string]time.Duration // by name of the block, since when
 	claimBudgetUntil                                             time.Duration            // until when claims are used up: pace
-	reported                                                     map[string]Usage         // by UID of the block
+	reported                                                     map[string]block.Usage   // by UID of the block
 	closed                                                       bool                     // the pool was deleted, and its file removed
 	quarantine                                                   time.Duration            // the ones in the file
 	done                                                         bool                     // and the blocks given back
@@ -68,7 +68,7 @@ type poolController struct {
 func newPoolController(a *Agent, pool string) *poolController {
 	begins(a.metrics.lost, pool)
 	return &poolController{
-		Config: a.Config, agent: a, pool: pool, reported: map[string]Usage{}, troubles: map[string]string{},
+		Config: a.Config, agent: a, pool: pool, reported: map[string]block.Usage{}, troubles: map[string]string{},
 		claimer: block.Claimer{Store: a.Store, Node: a.Node, Machine: a.Machine, Doubt: a.doubt(pool), Wait: a.Wait, Rand: a.Rand, Now: a.Now},
 	}
 }
@@ -261,13 +261,14 @@ func (k *poolController) setBlocks(owned []block.Block) {
 	k.write()
 }
 
-// short says whether the node needs another block.
+// short says whether the node needs another block: more than four fifths of the host indexes
+// are leased (with up to five: all). Then the next pod finds a free one.
 func (k *poolController) short() bool {
 	if !k.selected || k.fault != nil {
 		return false
 	}
 	total, known := k.agent.meter.usage(k.pool, *k.space, k.leasable())
-	return total.Size == 0 || known && total.nearlyFull()
+	return total.Size == 0 || known && 5*total.Used > 4*total.Size
 }
 
 func (k *poolController) claim(ctx context.Context) bool {

@@ -51,7 +51,7 @@ func TestADeletedPoolIsGivenBackWhenNothingOfItIsLeased(t *testing.T) {
 			t.Errorf("it has %v", got)
 		}
 		n.healthy()
-		n.change(func(v *agent.View) { v.Pools = []agent.Pool{compute(t)} })
+		n.change(func(v *agent.View) { v.Pools = []block.Pool{compute(t)} })
 		pass(2 * time.Second)
 		n.holds("compute", 1)
 	})
@@ -65,7 +65,7 @@ func TestAPoolThatComesBackIsKept(t *testing.T) {
 		n.change(func(v *agent.View) { v.Pools = nil })
 		pass(30 * time.Second)
 		n.gone("compute")
-		n.change(func(v *agent.View) { v.Pools = []agent.Pool{compute(t)} })
+		n.change(func(v *agent.View) { v.Pools = []block.Pool{compute(t)} })
 		pass(2 * time.Second)
 		n.holds("compute", 1)
 		n.idle(10 * time.Minute)
@@ -164,12 +164,12 @@ func TestAPoolThatIsWrongIsNoOtherPools(t *testing.T) {
 		n.says(503, "RailPool bad", "spec.rails[0].subnets[0]")
 		n.logs("10.9.0.0/33")
 		n.change(func(v *agent.View) {
-			v.Pools = []agent.Pool{compute(t), poolOf(t, "bad", 2, `{"rails": [{"subnets": [{"subnet": "10.9.0.0/24"}]}]}`)}
+			v.Pools = []block.Pool{compute(t), poolOf(t, "bad", 2, `{"rails": [{"subnets": [{"subnet": "10.9.0.0/24"}]}]}`)}
 		})
 		pass(2 * time.Second)
 		n.holds("bad", 1)
 		n.healthy()
-		n.change(func(v *agent.View) { v.Pools = []agent.Pool{compute(t), bad} })
+		n.change(func(v *agent.View) { v.Pools = []block.Pool{compute(t), bad} })
 		n.idle(10 * time.Minute)
 		n.holds("bad", 1)
 		n.says(200, "RailPool bad")
@@ -190,7 +190,7 @@ func TestAPoolThatWasFullIsClaimedOfWhenItIsWidened(t *testing.T) {
 		n.gone("compute")
 		n.says(503, "claim", "1 blocks")
 		narrow.Spec.Rails = []block.Rail{{Subnets: []block.Subnet{{Subnet: "10.0.0.0/22", Ranges: []string{"10.0.0.16-10.0.0.47"}}}}}
-		n.change(func(v *agent.View) { v.Pools = []agent.Pool{narrow} })
+		n.change(func(v *agent.View) { v.Pools = []block.Pool{narrow} })
 		pass(5 * time.Second)
 		n.holds("compute", 1)
 		n.healthy()
@@ -203,7 +203,7 @@ func TestNothingIsReportedOfADeletedPool(t *testing.T) {
 		n := newCluster(bad, compute(t)).node(t, "n1")
 		n.run()
 		n.says(503, "RailPool bad")
-		n.change(func(v *agent.View) { v.Pools = []agent.Pool{compute(t)} })
+		n.change(func(v *agent.View) { v.Pools = []block.Pool{compute(t)} })
 		pass(2 * time.Second)
 		n.healthy()
 	})

@@ -117,7 +117,7 @@ func TestAPoolThatIsWrongKeepsWhatItHas(t *testing.T) {
 		first := a.mustAdd("db-0", "c1")
 		bad := keeping(t)
 		bad.Spec.Quarantine = "for ever"
-		a.change(func(v *agent.View) { v.Pools = []agent.Pool{bad} })
+		a.change(func(v *agent.View) { v.Pools = []block.Pool{bad} })
 		pass(2 * time.Second)
 		if f := a.holds("compute", 1); !f.Sticky {
 			t.Error("the file does not say that the pool is sticky")
@@ -130,7 +130,7 @@ func TestAPoolThatIsWrongKeepsWhatItHas(t *testing.T) {
 		if got := a.mustAdd("db-0", "c3"); got != first {
 			t.Errorf("it had %v and has %v", first, got)
 		}
-		a.change(func(v *agent.View) { v.Pools = []agent.Pool{keeping(t)} })
+		a.change(func(v *agent.View) { v.Pools = []block.Pool{keeping(t)} })
 		pass(2 * time.Minute)
 		a.release("c2")
 		a.mustAdd("db-1", "c4")
@@ -144,7 +144,7 @@ func TestAnAddressThatIsReservedMeanwhileIsNotGrantedAgain(t *testing.T) {
 		first := a.mustAdd("db-0", "c1")
 		reserved := keeping(t)
 		reserved.Spec.Reservations = []block.Reservation{{Ranges: []string{first.String()}}}
-		a.change(func(v *agent.View) { v.Pools = []agent.Pool{reserved} })
+		a.change(func(v *agent.View) { v.Pools = []block.Pool{reserved} })
 		pass(2 * time.Second)
 		a.release("c1")
 		if got := a.mustAdd("db-0", "c2"); got == first {

@@ -20,7 +20,7 @@ import (
 )
 
 // keeping is a pool of two rails that keeps 32 slots for pods.
-func keeping(t *testing.T) agent.Pool {
+func keeping(t *testing.T) block.Pool {
 	t.Helper()
 	return poolOf(t, "compute", 1, `{"template": {"count": 2, "subnets": [{"subnet": "10.{rail}.0.0/22"}]}, "sticky": {"ttl": "1h", "slots": "512-543"}}`)
 }

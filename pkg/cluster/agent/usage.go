@@ -18,15 +18,6 @@ import (
 	"github.com/roce-cni/roce-cni/pkg/plugin/ipam"
 )
 
-// Usage counts the host indexes that pods may have on all rails. An index is leased if
-// one of its addresses is, on any rail. Leases of indexes that were taken out of the
-// pool are not counted, because the next pod cannot use them.
-type Usage struct{ Size, Used, Quarantined, Free int }
-
-// nearlyFull says that the node should claim another block: more than four fifths of the
-// host indexes are leased (with up to five: all). Then the next pod finds a free one.
-func (u Usage) nearlyFull() bool { return 5*u.Used > 4*u.Size }
-
 // size returns how many host indexes of blocks pods may have.
 func size(s block.Space, blocks []block.Block) int {
 	n := 0
@@ -84,8 +75,9 @@ func (m *meter) last() (entries []ipam.Entry, since time.Duration, known bool) {
 	return m.entries, m.now() - m.at, m.known
 }
 
-// usage returns the sum over blocks of a pool, and whether the leases are known.
-func (m *meter) usage(name string, s block.Space, blocks []block.Block) (Usage, bool) {
+// usage returns the sum over blocks of a pool, and whether the leases are known. Leases of
+// host indexes that were taken out of the pool do not count: the next pod cannot use them.
+func (m *meter) usage(name string, s block.Space, blocks []block.Block) (block.Usage, bool) {
 	entries, since, known := m.last()
 	key := pool.OfRailPool(name)
 	open := map[int]bool{} // by slot
@@ -111,7 +103,7 @@ func (m *meter) usage(name string, s block.Space, blocks []block.Block) (Usage, 
 	for number := range leased {
 		delete(quarantined, number)
 	}
-	return Usage{Size: len(open), Used: len(leased), Quarantined: len(quarantined), Free: len(open) - len(leased) - len(quarantined)}, known
+	return block.Usage{Size: len(open), Used: len(leased), Quarantined: len(quarantined), Free: len(open) - len(leased) - len(quarantined)}, known
 }
 
 // inUse returns how many addresses of a pool are leased or in quarantine now.

@@ -14,6 +14,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/roce-cni/roce-cni/pkg/cluster/agent"
+	"github.com/roce-cni/roce-cni/pkg/cluster/block"
 	"github.com/roce-cni/roce-cni/pkg/plugin/ipam"
 )
 
@@ -211,7 +212,7 @@ func TestWhatPodsMayNotHaveAnyMoreIsNotUsed(t *testing.T) {
 		n.mustLease("compute", 1, 10)
 		pass(time.Minute)
 		n.change(func(v *agent.View) {
-			v.Pools = []agent.Pool{poolOf(t, "compute", 1, `{"template": {"count": 2, "subnets": [{"subnet": "10.{rail}.0.0/22", "ranges": ["10.{rail}.0.24-10.{rail}.2.255"]}]},
+			v.Pools = []block.Pool{poolOf(t, "compute", 1, `{"template": {"count": 2, "subnets": [{"subnet": "10.{rail}.0.0/22", "ranges": ["10.{rail}.0.24-10.{rail}.2.255"]}]},
 				"reservations": [{"ranges": ["10.1.0.25"], "reason": "a switch"}]}`)}
 		})
 		pass(2 * time.Minute)
@@ -233,7 +234,7 @@ func TestWhatPodsMayNotHaveAnyMoreIsNotUsed(t *testing.T) {
 			`roce_cni_block_size{block="compute-1",pool="compute"} 7`, fmt.Sprintf(`roce_cni_block_used{block="compute-1",pool="compute"} %d`, used),
 			fmt.Sprintf(`roce_cni_block_free{block="compute-1",pool="compute"} %d`, 7-used),
 		)
-		if want, got := (agent.Usage{Size: 7, Used: used, Free: 7 - used}), n.reports[len(n.reports)-1].Usage; got != want {
+		if want, got := (block.Usage{Size: 7, Used: used, Free: 7 - used}), n.reports[len(n.reports)-1].Usage; got != want {
 			t.Errorf("reports %+v, want %+v", got, want)
 		}
 		n.mustLease("compute", 11, 10+6-used)

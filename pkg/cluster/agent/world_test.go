@@ -53,10 +53,10 @@ type cluster struct {
 type report struct {
 	block string
 	at    time.Duration
-	agent.Usage
+	block.Usage
 }
 
-func newCluster(pools ...agent.Pool) *cluster {
+func newCluster(pools ...block.Pool) *cluster {
 	c := &cluster{store: blocktest.NewMem(), kept: stickytest.NewMem(), start: time.Now(), changed: make(chan struct{}), view: agent.View{Pools: pools}}
 	c.store.Fault = func(blocktest.Op, string) blocktest.Fault {
 		c.mu.Lock()
@@ -68,9 +68,9 @@ func newCluster(pools ...agent.Pool) *cluster {
 }
 
 // poolOf makes a pool of what an operator writes; age is in seconds.
-func poolOf(t *testing.T, name string, created int, spec string) agent.Pool {
+func poolOf(t *testing.T, name string, created int, spec string) block.Pool {
 	t.Helper()
-	p := agent.Pool{Pool: block.Pool{Name: name}, UID: "uid-of-" + name, Created: time.Unix(int64(created), 0), InUse: true}
+	p := block.Pool{Name: name, UID: "uid-of-" + name, Created: time.Unix(int64(created), 0), InUse: true}
 	d := json.NewDecoder(strings.NewReader(spec))
 	d.DisallowUnknownFields()
 	if err := d.Decode(&p.Spec); err != nil {
@@ -80,7 +80,7 @@ func poolOf(t *testing.T, name string, created int, spec string) agent.Pool {
 }
 
 // compute is a pool of two rails with 64 blocks of 16 slots.
-func compute(t *testing.T) agent.Pool {
+func compute(t *testing.T) block.Pool {
 	t.Helper()
 	return poolOf(t, "compute", 1, `{"template": {"count": 2, "subnets": [{"subnet": "10.{rail}.0.0/22"}]}}`)
 }
@@ -132,7 +132,7 @@ func (c *cluster) stands(_ context.Context, pool, uid string) (bool, error) {
 	if c.mute || c.fault == blocktest.Lost {
 		return false, block.ErrUnknown
 	}
-	return slices.ContainsFunc(c.view.Pools, func(p agent.Pool) bool {
+	return slices.ContainsFunc(c.view.Pools, func(p block.Pool) bool {
 		return p.Name == pool && p.UID == uid && p.InUse && !p.Deleted && !c.behind
 	}), nil
 }
@@ -187,7 +187,7 @@ func (n *node) config() agent.Config {
 		Requests:  agent.NewRequests(log),
 		Machine:   func(_ context.Context, name string) (string, error) { return "machine-of-" + name, nil },
 		Watch:     n.watch,
-		Report: func(ctx context.Context, b block.Block, u agent.Usage) error {
+		Report: func(ctx context.Context, b block.Block, u block.Usage) error {
 			if _, err := n.store.Touch(ctx, b.Name, b.UID); err != nil {
 				return err
 			}

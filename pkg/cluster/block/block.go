@@ -13,11 +13,20 @@
 // sticky makes leases a node's own by the same rules: store.go and hold.go have them.
 package block
 
+import "time"
+
 // Pool is a RailPool: cluster-scoped, group roce-cni.io/v1alpha1.
 type Pool struct {
 	// Name is a DNS label. The names of the blocks begin with it.
-	Name string
-	Spec PoolSpec
+	Name    string
+	UID     string // distinguishes two pools with the same name
+	Created time.Time
+	// InUse says that the pool has our finalizer: a deleted pool stays until the nodes
+	// have released their blocks. Blocks are claimed only from such pools.
+	InUse bool
+	// Deleted says that the pool was deleted and waits for its finalizer.
+	Deleted bool
+	Spec    PoolSpec
 }
 
 // PoolSpec is what an operator writes. Exactly one of Rails, Template and Racks has
@@ -112,6 +121,15 @@ type Spec struct {
 	// of the pool was changed later, which is forbidden.
 	Size int `json:"size"`
 	Owner
+}
+
+// Usage counts slots that pods may have on all rails. A slot is leased if one of its addresses
+// is, on any rail. Size is the sum of the other fields.
+type Usage struct {
+	Size        int `json:"size"`
+	Used        int `json:"used"`        // leased
+	Quarantined int `json:"quarantined"` // in quarantine
+	Free        int `json:"free"`
 }
 
 // The sizes of blocks, and the maximum number of blocks of a pool. Addresses beyond

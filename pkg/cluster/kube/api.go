@@ -15,6 +15,7 @@ package kube
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"net/url"
 	"strconv"
@@ -63,31 +64,18 @@ func Open(cfg *rest.Config, now func() time.Time) (*API, error) {
 		c.NegotiatedSerializer = serializer.NewCodecFactory(newScheme()).WithoutConversion()
 		return rest.RESTClientForConfigAndClient(c, client)
 	}
-	out := &API{now: now, deadline: Deadline}
-	if out.ours, err = of("/apis", Version()); err != nil {
+	ours, fault := of("/apis", Version())
+	core, fault2 := of("/api", schema.GroupVersion{Version: "v1"})
+	networking, fault3 := of("/apis", networking.SchemeGroupVersion)
+	if err := errors.Join(fault, fault2, fault3); err != nil {
 		return nil, fmt.Errorf("connect to the API server: %w", err)
 	}
-	if out.core, err = of("/api", schema.GroupVersion{Version: "v1"}); err != nil {
-		return nil, fmt.Errorf("connect to the API server: %w", err)
-	}
-	if out.networking, err = of("/apis", networking.SchemeGroupVersion); err != nil {
-		return nil, fmt.Errorf("connect to the API server: %w", err)
-	}
-	return out, nil
+	return &API{ours, core, networking, now, Deadline}, nil
 }
-
-// Pools returns the RailPools.
-func (a *API) Pools() Pools { return Pools{a} }
-
-// Services returns the CIDRs of the cluster's Services.
-func (a *API) Services() Services { return Services{a} }
-
-// Nodes returns the Nodes.
-func (a *API) Nodes() Nodes { return Nodes{a} }
 
 var (
 	_ block.Store    = Blocks{}
-	_ sticky.Cluster = Nodes{}
+	_ sticky.Cluster = &API{}
 )
 
 // do sends a request once, within the deadline, and reads the answer into out

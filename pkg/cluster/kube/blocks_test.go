@@ -70,7 +70,7 @@ func TestAWriteIsOfTheBlockWithThatUIDAlone(t *testing.T) {
 		"touch": {func(s kube.Blocks) (block.Block, error) { return s.Touch(t.Context(), "gpu-3", "uid-1") }, nil},
 		"report": {
 			func(s kube.Blocks) (block.Block, error) {
-				return s.Report(t.Context(), "gpu-3", "uid-1", kube.Usage{Size: 16, Used: 4, Free: 12})
+				return s.Report(t.Context(), "gpu-3", "uid-1", block.Usage{Size: 16, Used: 4, Free: 12})
 			}, []string{
 				`{"op": "add", "path": "/status/size", "value": 16}`, `{"op": "add", "path": "/status/used", "value": 4}`,
 				`{"op": "add", "path": "/status/quarantined", "value": 0}`, `{"op": "add", "path": "/status/free", "value": 12}`,
@@ -159,7 +159,7 @@ func TestAListIsAskedForAsFreshAsItMustBe(t *testing.T) {
 	} {
 		s := serve(t, tt.answers...)
 		var names, queries []string
-		err := s.api(t).Blocks().Each(t.Context(), tt.q, func(b *kube.RailBlock) {
+		err := s.api(t).EachBlock(t.Context(), tt.q, func(b *kube.RailBlock) {
 			names = append(names, b.Name)
 			if b.Status.Used != 7 {
 				t.Errorf("%s: %+v", name, b)

@@ -21,10 +21,6 @@ import (
 	"github.com/roce-cni/roce-cni/pkg/cluster/fleet"
 )
 
-// Nodes accesses the Nodes of a cluster and the pods bound to them. It is a
-// sticky.Cluster.
-type Nodes struct{ api *API }
-
 // Node has the fields of a Node object that we need.
 type Node struct {
 	Name      string
@@ -83,9 +79,9 @@ func (n node) node() Node {
 
 // Node returns the Node of that name as it was at some time after the call. The
 // errors are block.Store's for Get.
-func (s Nodes) Node(ctx context.Context, name string) (Node, error) {
+func (a *API) Node(ctx context.Context, name string) (Node, error) {
 	var out node
-	if err := s.api.do(ctx, s.api.core.Get().Resource("nodes").Name(name), "read node "+name, &out); err != nil {
+	if err := a.do(ctx, a.core.Get().Resource("nodes").Name(name), "read node "+name, &out); err != nil {
 		return Node{}, err
 	}
 	return out.node(), nil
@@ -96,23 +92,23 @@ func isRailTaint(t core.Taint) bool { return t.Key == RailTaint }
 // SetRails gives a Node the condition and the taint, or takes the taint away. It changes no
 // other condition and taint, and writes only what is not so already. The errors are those of
 // Node; block.ErrConflict: the Node has changed meanwhile, and keeps its taints.
-func (s Nodes) SetRails(ctx context.Context, name string, c fleet.Condition, taint bool) error {
+func (a *API) SetRails(ctx context.Context, name string, c fleet.Condition, taint bool) error {
 	const action = "write rails of node "
 	var now node
-	if err := s.api.do(ctx, s.api.core.Get().Resource("nodes").Name(name), "read node "+name, &now); err != nil {
+	if err := a.do(ctx, a.core.Get().Resource("nodes").Name(name), "read node "+name, &now); err != nil {
 		return err
 	}
 	was := now.node()
 	if was.Rails != c {
-		at := s.api.now().UTC().Format(time.RFC3339)
+		at := a.now().UTC().Format(time.RFC3339)
 		condition := map[string]string{"type": RailsCondition, "status": c.Status, "reason": c.Reason, "message": c.Message, "lastHeartbeatTime": at}
 		if was.Rails.Status != c.Status {
 			condition["lastTransitionTime"] = at
 		}
 		// Decoding keeps what the answer does not have.
 		now = node{}
-		request := s.api.core.Patch(types.StrategicMergePatchType).Resource("nodes").Name(name).SubResource("status") // it merges conditions by their type
-		if err := s.api.send(ctx, request, action+name, map[string]any{"status": map[string]any{"conditions": []any{condition}}}, &now); err != nil {
+		request := a.core.Patch(types.StrategicMergePatchType).Resource("nodes").Name(name).SubResource("status") // it merges conditions by their type
+		if err := a.send(ctx, request, action+name, map[string]any{"status": map[string]any{"conditions": []any{condition}}}, &now); err != nil {
 			return err
 		}
 	}
@@ -123,7 +119,7 @@ func (s Nodes) SetRails(ctx context.Context, name string, c fleet.Condition, tai
 	if taint {
 		taints = append(taints, core.Taint{Key: RailTaint, Effect: core.TaintEffectNoSchedule})
 	}
-	err := s.api.send(ctx, s.api.core.Patch(types.MergePatchType).Resource("nodes").Name(name), action+name, map[string]any{
+	err := a.send(ctx, a.core.Patch(types.MergePatchType).Resource("nodes").Name(name), action+name, map[string]any{
 		"metadata": map[string]string{"uid": now.Metadata.UID, "resourceVersion": now.Metadata.ResourceVersion},
 		"spec":     map[string]any{"taints": taints},
 	}, nil)
@@ -134,10 +130,10 @@ func (s Nodes) SetRails(ctx context.Context, name string, c fleet.Condition, tai
 	return err
 }
 
-// All returns all nodes, in any order, as they were at some time after the call.
+// Nodes returns all nodes, in any order, as they were at some time after the call.
 // The errors are block.Store's for List.
-func (s Nodes) All(ctx context.Context) ([]Node, error) {
-	objects, err := items[node](ctx, s.api, s.api.core, "nodes", url.Values{}, block.Latest)
+func (a *API) Nodes(ctx context.Context) ([]Node, error) {
+	objects, err := items[node](ctx, a, a.core, "nodes", url.Values{}, block.Latest)
 	if err != nil {
 		return nil, err
 	}
@@ -149,21 +145,21 @@ func (s Nodes) All(ctx context.Context) ([]Node, error) {
 }
 
 // Machine is block.Cluster's.
-func (s Nodes) Machine(ctx context.Context, name string) (string, error) {
-	n, err := s.Node(ctx, name)
+func (a *API) Machine(ctx context.Context, name string) (string, error) {
+	n, err := a.Node(ctx, name)
 	return n.MachineID, err
 }
 
 // Bound is block.Cluster's. It asks for one pod in any phase: the containers of a
 // failed pod may still run if the node has not heard of it.
-func (s Nodes) Bound(ctx context.Context, name string) (bool, error) {
+func (a *API) Bound(ctx context.Context, name string) (bool, error) {
 	selector := fields.OneTermEqualSelector("spec.nodeName", name).String()
-	return s.api.any(ctx, s.api.core.Get().Resource("pods").Param("fieldSelector", selector), "list pods of node "+name)
+	return a.any(ctx, a.core.Get().Resource("pods").Param("fieldSelector", selector), "list pods of node "+name)
 }
 
 // Ready is sticky.Cluster's.
-func (s Nodes) Ready(ctx context.Context, name string) (bool, error) {
-	n, err := s.Node(ctx, name)
+func (a *API) Ready(ctx context.Context, name string) (bool, error) {
+	n, err := a.Node(ctx, name)
 	if errors.Is(err, block.ErrNotFound) {
 		return false, nil
 	}
@@ -172,43 +168,37 @@ func (s Nodes) Ready(ctx context.Context, name string) (bool, error) {
 
 // Runs is sticky.Cluster's. The names are those of a RailLease, which an agent has
 // written. The API server finds one pod by its key, so the request costs little.
-func (s Nodes) Runs(ctx context.Context, namespace, pod, node string) (bool, error) {
+func (a *API) Runs(ctx context.Context, namespace, pod, node string) (bool, error) {
 	if len(validation.IsDNS1123Label(namespace)) > 0 || len(validation.IsDNS1123Subdomain(pod)) > 0 {
 		return false, nil
 	}
 	selector := fields.AndSelectors(fields.OneTermEqualSelector("metadata.name", pod), fields.OneTermEqualSelector("spec.nodeName", node)).String()
-	return s.api.any(ctx, s.api.core.Get().Namespace(namespace).Resource("pods").Param("fieldSelector", selector), "find pod "+namespace+"/"+pod)
+	return a.any(ctx, a.core.Get().Namespace(namespace).Resource("pods").Param("fieldSelector", selector), "find pod "+namespace+"/"+pod)
 }
-
-// RailNodes accesses the RailNodes of a cluster.
-type RailNodes struct{ api *API }
 
 const railNodes = "railnodes"
 
-// RailNodes returns the RailNodes.
-func (a *API) RailNodes() RailNodes { return RailNodes{a} }
-
-// All returns all reports, in any order, from the cache of the API server. The errors are
+// RailNodes returns all reports, in any order, from the cache of the API server. The errors are
 // block.Store's for List.
-func (s RailNodes) All(ctx context.Context) ([]RailNode, error) {
-	return items[RailNode](ctx, s.api, s.api.ours, railNodes, url.Values{}, block.Cached)
+func (a *API) RailNodes(ctx context.Context) ([]RailNode, error) {
+	return items[RailNode](ctx, a, a.ours, railNodes, url.Values{}, block.Cached)
 }
 
 // Publish writes the report of a node, which must have a Node object. block.ErrNotFound: there
 // is no Node object.
-func (s RailNodes) Publish(ctx context.Context, name string, r fleet.Report) error {
+func (a *API) Publish(ctx context.Context, name string, r fleet.Report) error {
 	what := "publish rails of node " + name
-	request := s.api.ours.Patch(types.MergePatchType).Resource(railNodes).Name(name)
-	status := NodeStatus{metav1.NewMicroTime(s.api.now()), r}
-	err := s.api.send(ctx, request, what, map[string]NodeStatus{"status": status}, nil)
+	request := a.ours.Patch(types.MergePatchType).Resource(railNodes).Name(name)
+	status := NodeStatus{metav1.NewMicroTime(a.now()), r}
+	err := a.send(ctx, request, what, map[string]NodeStatus{"status": status}, nil)
 	if !errors.Is(err, block.ErrNotFound) {
 		return err
 	}
-	node, err := s.api.Nodes().Node(ctx, name)
+	node, err := a.Node(ctx, name)
 	if err != nil {
 		return err
 	}
-	return s.api.send(ctx, s.api.ours.Post().Resource(railNodes).SetHeader("Content-Type", asJSON), what, RailNode{
+	return a.send(ctx, a.ours.Post().Resource(railNodes).SetHeader("Content-Type", asJSON), what, RailNode{
 		TypeMeta: metav1.TypeMeta{APIVersion: Version().String(), Kind: "RailNode"},
 		ObjectMeta: metav1.ObjectMeta{
 			Name: name, OwnerReferences: []metav1.OwnerReference{{APIVersion: "v1", Kind: "Node", Name: name, UID: types.UID(node.UID)}},

@@ -18,7 +18,7 @@ import (
 func TestANodeIsItsLabelsAndItsMachine(t *testing.T) {
 	t.Parallel()
 	s := serve(t, answer{code: 200, body: `{"kind": "Node", "metadata": {"name": "gpu-1", "labels": {"rack": "7"}}, "status": {"nodeInfo": {"machineID": "abc"}, "images": []}}`}, status(404, "NotFound"))
-	nodes := s.api(t).Nodes()
+	nodes := s.api(t)
 	got, err := nodes.Node(t.Context(), "gpu-1")
 	want := kube.Node{Name: "gpu-1", Labels: map[string]string{"rack": "7"}, MachineID: "abc"}
 	if diff := cmp.Diff(want, got); diff != "" || err != nil {
@@ -37,7 +37,7 @@ func TestAllNodesAreOfOneMoment(t *testing.T) {
 	s := serve(t,
 		answer{code: 200, body: `{"metadata": {"continue": "x"}, "items": [{"metadata": {"name": "a"}}]}`},
 		answer{code: 200, body: `{"metadata": {}, "items": [{"metadata": {"name": "b"}, "status": {"nodeInfo": {"machineID": "2"}, "conditions": [{"type": "DiskPressure", "status": "False"}, {"type": "Ready", "status": "True"}]}}]}`})
-	got, err := s.api(t).Nodes().All(t.Context())
+	got, err := s.api(t).Nodes(t.Context())
 	if diff := cmp.Diff([]kube.Node{{Name: "a"}, {Name: "b", MachineID: "2", Ready: true}}, got); diff != "" || err != nil {
 		t.Errorf("error %v (-want +got)\n%s", err, diff)
 	}
@@ -49,7 +49,7 @@ func TestAllNodesAreOfOneMoment(t *testing.T) {
 func TestAPodInAnyPhaseIsBound(t *testing.T) {
 	t.Parallel()
 	s := serve(t, answer{code: 200, body: `{"items": [{"status": {"phase": "Failed"}}]}`}, answer{code: 200, body: `{"items": []}`}, status(403, "Forbidden"))
-	nodes := s.api(t).Nodes()
+	nodes := s.api(t)
 	for _, want := range []bool{true, false} {
 		if got, err := nodes.Bound(t.Context(), "gpu-1"); err != nil || got != want {
 			t.Errorf("bound %t, error %v, want %t", got, err, want)
@@ -69,7 +69,7 @@ func TestANodeIsReadyIfItsConditionSaysSo(t *testing.T) {
 		return answer{code: 200, body: `{"metadata": {"name": "gpu-1"}, "status": {"conditions": [` + conditions + `]}}`}
 	}
 	s := serve(t, with(`{"type": "Ready", "status": "True"}`), with(`{"type": "Ready", "status": "Unknown"}`), with(`{"type": "Other", "status": "True"}`), status(404, "NotFound"), status(403, "Forbidden"))
-	nodes := s.api(t).Nodes()
+	nodes := s.api(t)
 	for i, want := range []bool{true, false, false, false} {
 		if got, err := nodes.Ready(t.Context(), "gpu-1"); err != nil || got != want {
 			t.Errorf("%d: ready %t, error %v, want %t", i, got, err, want)
@@ -85,7 +85,7 @@ func TestANodeIsReadyIfItsConditionSaysSo(t *testing.T) {
 func TestOneQuestionIsAskedAboutAPod(t *testing.T) {
 	t.Parallel()
 	s := serve(t, answer{code: 200, body: `{"items": [{"metadata": {"name": "db-0"}}]}`}, answer{code: 200, body: `{"items": []}`}, status(403, "Forbidden"))
-	nodes := s.api(t).Nodes()
+	nodes := s.api(t)
 	for _, name := range [][2]string{{"../nodes", "db-0"}, {"a/b", "db-0"}, {"", "db-0"}, {"team%2fb", "db-0"}, {"team", "../x"}, {"team", ""}, {"team", "db-0,spec.nodeName!=x"}, {"team", "DB"}, {"team", "a\x1b[2J"}} {
 		if got, err := nodes.Runs(t.Context(), name[0], name[1], "gpu-1"); got || err != nil {
 			t.Errorf("%q: %t, error %v", name, got, err)
@@ -137,7 +137,7 @@ func TestRailsOfANodeAreOneConditionAndOneTaint(t *testing.T) {
 		}},
 	} {
 		s := serve(t, tt.now)
-		if err := s.api(t).Nodes().SetRails(t.Context(), "gpu-1", tt.want, tt.taint); err != nil {
+		if err := s.api(t).SetRails(t.Context(), "gpu-1", tt.want, tt.taint); err != nil {
 			t.Errorf("%s: %v", name, err)
 		}
 		var asks []string
@@ -150,14 +150,14 @@ func TestRailsOfANodeAreOneConditionAndOneTaint(t *testing.T) {
 	}
 	// A taint of another program goes after the Node was read.
 	s := serve(t, it("", other), answer{code: 200, body: `{"metadata": {"uid": "u", "resourceVersion": "8"}, "spec": {}}`})
-	if err := s.api(t).Nodes().SetRails(t.Context(), "gpu-1", down, true); err != nil {
+	if err := s.api(t).SetRails(t.Context(), "gpu-1", down, true); err != nil {
 		t.Error(err)
 	}
 	if last := s.requests()[2]; strings.Contains(last.body, "nvidia.com") || !strings.Contains(last.body, `"8"`) {
 		t.Errorf("a taint that has gone is written again: %s", last.body)
 	}
 	s = serve(t, it(said, ours), status(403, "Forbidden"))
-	if err := s.api(t).Nodes().SetRails(t.Context(), "gpu-1", down, false); cnierr.CodeOf(err) != cnierr.NotAvailable || !strings.Contains(cnierr.CNI("", err).Details, "kubectl taint nodes gpu-1 roce-cni.io/rail-not-ready-") {
+	if err := s.api(t).SetRails(t.Context(), "gpu-1", down, false); cnierr.CodeOf(err) != cnierr.NotAvailable || !strings.Contains(cnierr.CNI("", err).Details, "kubectl taint nodes gpu-1 roce-cni.io/rail-not-ready-") {
 		t.Errorf("without the right: %v", err)
 	}
 }

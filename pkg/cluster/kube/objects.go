@@ -138,15 +138,15 @@ func (s Blocks) Peek(ctx context.Context, name string) (block.Block, error) {
 
 // List is block.Store's.
 func (s Blocks) List(ctx context.Context, q block.Query) (out []block.Block, err error) {
-	if err := s.Each(ctx, q, func(b *RailBlock) { out = append(out, b.Object()) }); err != nil {
+	if err := s.api.EachBlock(ctx, q, func(b *RailBlock) { out = append(out, b.Object()) }); err != nil {
 		return nil, err // half a list is none
 	}
 	return out, nil
 }
 
-// Each calls see for each block of a List, and keeps none of them: there may be very many.
-// A Pool of "" means all pools. The errors are those of List.
-func (s Blocks) Each(ctx context.Context, q block.Query, see func(*RailBlock)) error {
+// EachBlock calls see for each block of a List, and keeps none of them: there may be very
+// many. A Pool of "" means all pools. The errors are those of List.
+func (a *API) EachBlock(ctx context.Context, q block.Query, see func(*RailBlock)) error {
 	set := labels.Set{}
 	for key, value := range map[string]string{PoolLabel: q.Pool, RackLabel: q.Rack, MachineIDLabel: q.MachineID} {
 		if value != "" {
@@ -157,23 +157,27 @@ func (s Blocks) Each(ctx context.Context, q block.Query, see func(*RailBlock)) e
 	if len(set) > 0 {
 		params.Set("labelSelector", set.String())
 	}
-	return each(ctx, s.api, s.api.ours, blocks, params, q.Freshness, see)
+	return each(ctx, a, a.ours, blocks, params, q.Freshness, see)
 }
 
-// Any says whether there is a block of a pool. Its cost does not depend on the number
-// of blocks. The errors are those of List.
-func (s Blocks) Any(ctx context.Context, pool string) (bool, error) {
+// Used says whether there is a block of a pool, or a lease that a node holds. The number of
+// blocks costs nothing. The errors are those of List.
+func (a *API) Used(ctx context.Context, pool string) (used bool, err error) {
 	selector := PoolLabel + "=" + pool
-	return s.api.any(ctx, s.api.ours.Get().Resource(blocks).Param("labelSelector", selector), "list blocks with "+selector)
+	used, err = a.any(ctx, a.ours.Get().Resource(blocks).Param("labelSelector", selector), "list blocks with "+selector)
+	if !used && err == nil {
+		err = a.EachLease(ctx, sticky.Query{Pool: pool}, func(l *RailLease) { used = used || l.Spec.Holder != (block.Owner{}) })
+	}
+	return used, err
 }
 
-// Others is Each for the blocks of other pools than these.
-func (s Blocks) Others(ctx context.Context, pools []string, see func(*RailBlock)) error {
+// Strangers is EachBlock for the blocks of other pools than these.
+func (a *API) Strangers(ctx context.Context, pools []string, see func(*RailBlock)) error {
 	selector := PoolLabel
 	if len(pools) > 0 {
 		selector += " notin (" + strings.Join(pools, ",") + ")"
 	}
-	return each(ctx, s.api, s.api.ours, blocks, url.Values{"labelSelector": {selector}}, block.Latest, see)
+	return each(ctx, a, a.ours, blocks, url.Values{"labelSelector": {selector}}, block.Latest, see)
 }
 
 // Touch is block.Store's.
@@ -182,7 +186,7 @@ func (s Blocks) Touch(ctx context.Context, name, uid string) (block.Block, error
 }
 
 // Report writes how much of a block is used. It is a Touch too, with its errors.
-func (s Blocks) Report(ctx context.Context, name, uid string, u Usage) (block.Block, error) {
+func (s Blocks) Report(ctx context.Context, name, uid string, u block.Usage) (block.Block, error) {
 	return s.write(ctx, name, uid, &u)
 }
 
@@ -198,7 +202,7 @@ type operation struct {
 // apiextensions-apiserver), so a UID in a merge patch is no precondition. A test in a
 // JSON patch is one, which fails with 422. The CustomResourceDefinition has a default, so
 // there is always a status to write into.
-func (s Blocks) write(ctx context.Context, name, uid string, u *Usage) (block.Block, error) {
+func (s Blocks) write(ctx context.Context, name, uid string, u *block.Usage) (block.Block, error) {
 	patch := []operation{
 		{"test", "/metadata/uid", uid},
 		{"add", "/status/asserted", s.api.now().UTC().Format(metav1.RFC3339Micro)},
@@ -240,13 +244,13 @@ func (a *API) Leases() Leases {
 
 // List is sticky.Store's.
 func (s Leases) List(ctx context.Context, q sticky.Query) (out []sticky.Lease, err error) {
-	err = s.Each(ctx, q, func(l *RailLease) { out = append(out, l.Object()) })
+	err = s.api.EachLease(ctx, q, func(l *RailLease) { out = append(out, l.Object()) })
 	return out, err
 }
 
-// Each calls see for each lease of a List, and keeps none of them. The errors are those
+// EachLease calls see for each lease of a List, and keeps none of them. The errors are those
 // of List.
-func (s Leases) Each(ctx context.Context, q sticky.Query, see func(*RailLease)) error {
+func (a *API) EachLease(ctx context.Context, q sticky.Query, see func(*RailLease)) error {
 	var terms []fields.Selector
 	for _, f := range []struct{ path, value string }{
 		{"spec.pool", q.Pool},
@@ -264,7 +268,7 @@ func (s Leases) Each(ctx context.Context, q sticky.Query, see func(*RailLease)) 
 	if len(terms) > 0 {
 		params.Set("fieldSelector", fields.AndSelectors(terms...).String())
 	}
-	return each(ctx, s.api, s.api.ours, leases, params, block.Latest, see)
+	return each(ctx, a, a.ours, leases, params, block.Latest, see)
 }
 
 // Update is sticky.Store's. The UID and the resourceVersion in a merge patch make it

@@ -15,49 +15,46 @@ import (
 	"github.com/roce-cni/roce-cni/pkg/cluster/block"
 )
 
-// Pools accesses the RailPools of a cluster.
-type Pools struct{ api *API }
-
 const pools = "railpools"
 
-// Watch returns the list and watch functions for RailPools that client-go's
+// WatchPools returns the list and watch functions for RailPools that client-go's
 // reflectors and informers need. The objects are *RailPool.
-func (s Pools) Watch() *cache.ListWatch {
-	return cache.NewListWatchFromClient(s.api.ours, pools, "", fields.Everything())
+func (a *API) WatchPools() *cache.ListWatch {
+	return cache.NewListWatchFromClient(a.ours, pools, "", fields.Everything())
 }
 
-// All returns all pools, in any order, as they were at some time after the call.
+// Pools returns all pools, in any order, as they were at some time after the call.
 // The errors are block.Store's for List.
-func (s Pools) All(ctx context.Context) ([]RailPool, error) {
-	return items[RailPool](ctx, s.api, s.api.ours, pools, url.Values{}, block.Latest)
+func (a *API) Pools(ctx context.Context) ([]RailPool, error) {
+	return items[RailPool](ctx, a, a.ours, pools, url.Values{}, block.Latest)
 }
 
 // Pool returns the pool of that name as it was at some time after the call. The errors
 // are block.Store's for Get.
-func (s Pools) Pool(ctx context.Context, name string) (RailPool, error) {
+func (a *API) Pool(ctx context.Context, name string) (RailPool, error) {
 	var out RailPool
-	err := s.api.do(ctx, s.api.ours.Get().Resource(pools).Name(name), "read RailPool "+name, &out)
+	err := a.do(ctx, a.ours.Get().Resource(pools).Name(name), "read RailPool "+name, &out)
 	return out, err
 }
 
 // Report writes the status of the pool of that name, and nothing else of the object.
 // If the status is the same already, the API server writes nothing.
 // block.ErrNotFound: there is no such pool.
-func (s Pools) Report(ctx context.Context, name string, status PoolStatus) error {
-	request := s.api.ours.Patch(types.MergePatchType).Resource(pools).Name(name).SubResource("status")
-	return s.api.send(ctx, request, "report on pool "+name, map[string]PoolStatus{"status": status}, nil)
+func (a *API) Report(ctx context.Context, name string, status PoolStatus) error {
+	request := a.ours.Patch(types.MergePatchType).Resource(pools).Name(name).SubResource("status")
+	return a.send(ctx, request, "report on pool "+name, map[string]PoolStatus{"status": status}, nil)
 }
 
 // Mark puts the finalizer InUse on a pool, or takes it off if the pool is being
 // deleted. It changes nothing else. If the pool has changed since it was read, Mark
 // changes nothing: block.ErrConflict. block.ErrNotFound: there is no such pool.
-func (s Pools) Mark(ctx context.Context, p RailPool) error {
+func (a *API) Mark(ctx context.Context, p RailPool) error {
 	finalizers := slices.DeleteFunc(slices.Clone(p.Finalizers), func(f string) bool { return f == InUse })
 	if p.DeletionTimestamp == nil {
 		finalizers = append(finalizers, InUse)
 	}
-	request := s.api.ours.Patch(types.MergePatchType).Resource(pools).Name(p.Name)
-	return s.api.send(ctx, request, "mark pool "+p.Name, map[string]any{"metadata": map[string]any{
+	request := a.ours.Patch(types.MergePatchType).Resource(pools).Name(p.Name)
+	return a.send(ctx, request, "mark pool "+p.Name, map[string]any{"metadata": map[string]any{
 		"uid": p.UID, "resourceVersion": p.ResourceVersion, "finalizers": finalizers,
 	}}, nil)
 }

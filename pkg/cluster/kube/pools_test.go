@@ -33,7 +33,7 @@ func want() block.Pool {
 func TestAllPoolsAreListed(t *testing.T) {
 	t.Parallel()
 	s := serve(t, answer{code: 200, body: railPools})
-	got, err := s.api(t).Pools().All(t.Context())
+	got, err := s.api(t).Pools(t.Context())
 	if err != nil || len(got) != 1 {
 		t.Fatalf("%d pools, error %v", len(got), err)
 	}
@@ -45,7 +45,7 @@ func TestAllPoolsAreListed(t *testing.T) {
 func TestReflectorsListAndWatchPools(t *testing.T) {
 	t.Parallel()
 	s := serve(t, answer{code: 200, body: railPools}, answer{code: 200, body: `{"type": "MODIFIED", "object": ` + railPool + `}`})
-	lw := s.api(t).Pools().Watch()
+	lw := s.api(t).WatchPools()
 	listed, err := lw.ListWithContextFunc(t.Context(), metav1.ListOptions{})
 	list, ok := listed.(*kube.RailPoolList)
 	if err != nil || !ok || len(list.Items) != 1 {
@@ -71,8 +71,8 @@ func TestReflectorsListAndWatchPools(t *testing.T) {
 func TestAReportWritesNothingButTheStatus(t *testing.T) {
 	t.Parallel()
 	s := serve(t, answer{code: 200, body: railPool}, status(404, "NotFound"))
-	pools := s.api(t).Pools()
-	report := kube.PoolStatus{Blocks: 12, Claimed: 3, Size: 190, Used: 20, Free: 170, Conditions: []metav1.Condition{{
+	pools := s.api(t)
+	report := kube.PoolStatus{Blocks: 12, Claimed: 3, Usage: block.Usage{Size: 190, Used: 20, Free: 170}, Conditions: []metav1.Condition{{
 		Type: kube.ValidCondition, Status: metav1.ConditionTrue, Reason: "Valid", LastTransitionTime: metav1.NewTime(noon()),
 	}}}
 	if err := pools.Report(t.Context(), "gpu", report); err != nil {
@@ -95,7 +95,7 @@ func TestAReportWritesNothingButTheStatus(t *testing.T) {
 func TestCopiesShareNothingThatChanges(t *testing.T) {
 	t.Parallel()
 	s := serve(t, answer{code: 200, body: railPools})
-	got, err := s.api(t).Pools().All(t.Context())
+	got, err := s.api(t).Pools(t.Context())
 	if err != nil {
 		t.Fatal(err)
 	}

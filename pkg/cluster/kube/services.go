@@ -17,19 +17,16 @@ import (
 	"github.com/roce-cni/roce-cni/pkg/plugin/conf"
 )
 
-// Services accesses the CIDRs of the Services of a cluster.
-type Services struct{ api *API }
-
 const serviceCIDRs = "servicecidrs"
 
-// Watch returns the list and watch functions for ServiceCIDRs that client-go's reflectors
+// WatchServices returns the list and watch functions for ServiceCIDRs that client-go's reflectors
 // and informers need. The objects are *networking.ServiceCIDR. Kubernetes before 1.33 has
 // none of them.
-func (s Services) Watch() *cache.ListWatch {
-	return cache.NewListWatchFromClient(s.api.networking, serviceCIDRs, "", fields.Everything())
+func (a *API) WatchServices() *cache.ListWatch {
+	return cache.NewListWatchFromClient(a.networking, serviceCIDRs, "", fields.Everything())
 }
 
-// ServiceCIDRs returns the CIDRs of an object of Watch. An object that is being deleted
+// ServiceCIDRs returns the CIDRs of an object of WatchServices. An object that is being deleted
 // counts: its Services have their ClusterIPs until it is gone. CIDRs that cannot contain
 // ClusterIPs are left out, and the error names them.
 func ServiceCIDRs(object any) ([]netip.Prefix, error) {
@@ -50,8 +47,8 @@ func ServiceCIDRs(object any) ([]netip.Prefix, error) {
 	return out, errors.Join(faults...)
 }
 
-// Fault says what an error of Watch or Served means.
-func (s Services) Fault(err error) error {
+// ServiceFault says what an error of WatchServices or ServesCIDRs means.
+func ServiceFault(err error) error {
 	const what = "read ServiceCIDRs"
 	switch {
 	case apierrors.IsNotFound(err):
@@ -63,12 +60,12 @@ func (s Services) Fault(err error) error {
 	return Classify(what, err)
 }
 
-// Served returns nil if the API server lists ServiceCIDRs. The error is that of Fault.
-func (s Services) Served(ctx context.Context) error {
-	ctx, cancel := context.WithTimeout(ctx, s.api.deadline)
+// ServesCIDRs returns nil if the API server lists ServiceCIDRs. The error is that of ServiceFault.
+func (a *API) ServesCIDRs(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(ctx, a.deadline)
 	defer cancel()
-	if err := s.api.networking.Get().Resource(serviceCIDRs).Param("limit", "1").MaxRetries(0).Do(ctx).Error(); err != nil {
-		return s.Fault(err)
+	if err := a.networking.Get().Resource(serviceCIDRs).Param("limit", "1").MaxRetries(0).Do(ctx).Error(); err != nil {
+		return ServiceFault(err)
 	}
 	return nil
 }

@@ -21,7 +21,7 @@ const serviceCIDRs = `{"apiVersion": "networking.k8s.io/v1", "kind": "ServiceCID
 func TestReflectorsListServiceCIDRs(t *testing.T) {
 	t.Parallel()
 	s := serve(t, answer{code: 200, body: serviceCIDRs})
-	listed, err := s.api(t).Services().Watch().ListWithContextFunc(t.Context(), metav1.ListOptions{})
+	listed, err := s.api(t).WatchServices().ListWithContextFunc(t.Context(), metav1.ListOptions{})
 	list, ok := listed.(*networking.ServiceCIDRList)
 	if err != nil || !ok || len(list.Items) != 1 {
 		t.Fatalf("error %v, got %#v", err, listed)
@@ -49,14 +49,14 @@ func TestServiceCIDRsThatCannotBeAreLeftOut(t *testing.T) {
 func TestAServerWithoutServiceCIDRs(t *testing.T) {
 	t.Parallel()
 	s := serve(t, answer{code: 404, body: "404 page not found\n"}, status(403, "Forbidden"), answer{code: 200, body: serviceCIDRs})
-	services := s.api(t).Services()
+	services := s.api(t)
 	for _, hint := range []string{"--service-cluster-ip-range", "rbac.yaml"} {
-		err := services.Served(t.Context())
+		err := services.ServesCIDRs(t.Context())
 		if e := cnierr.CNI("rocectl", err); cnierr.CodeOf(err) != cnierr.NotAvailable || !strings.Contains(e.Details, hint) {
 			t.Errorf("got %v, want code %d and the hint %s", err, cnierr.NotAvailable, hint)
 		}
 	}
-	if err := services.Served(t.Context()); err != nil {
+	if err := services.ServesCIDRs(t.Context()); err != nil {
 		t.Error(err)
 	}
 }

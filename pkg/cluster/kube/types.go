@@ -5,6 +5,7 @@ package kube
 
 import (
 	"encoding/json"
+	"slices"
 
 	networking "k8s.io/api/networking/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -67,13 +68,10 @@ func copied[T any](o *T) *T {
 // PoolStatus is the reconciler's report about a pool. It is the sum over the racks
 // that the reconciler knows.
 type PoolStatus struct {
-	Blocks      int `json:"blocks"`      // how many blocks there are to claim
-	Claimed     int `json:"claimed"`     // how many of them have an owner
-	Size        int `json:"size"`        // slots of all blocks: pods that they are enough for
-	Used        int `json:"used"`        // slots that are leased, by the reports of the owners
-	Quarantined int `json:"quarantined"` // slots in quarantine
-	Free        int `json:"free"`        // slots that are neither, claimed or not
-	Reserved    int `json:"reserved"`    // addresses that reservations keep from pods
+	Blocks      int `json:"blocks"`  // how many blocks there are to claim
+	Claimed     int `json:"claimed"` // how many of them have an owner
+	block.Usage     // of all blocks, claimed or not, by the reports of the owners
+	Reserved    int `json:"reserved"` // addresses that reservations keep from pods
 	// Conditions has the ones named below.
 	Conditions []metav1.Condition `json:"conditions,omitempty"`
 }
@@ -97,7 +95,7 @@ type BlockStatus struct {
 	// clock. It is for people. It also makes every write a change: without a change,
 	// the API server keeps the old resourceVersion.
 	Asserted metav1.MicroTime `json:"asserted,omitzero"`
-	Usage
+	block.Usage
 }
 
 // NodeStatus is the report of a node, and when it was written, as in BlockStatus.
@@ -106,17 +104,13 @@ type NodeStatus struct {
 	fleet.Report
 }
 
-// Usage counts the slots of a block. Size is the number of slots that pods may have
-// on all rails. It is the sum of the other fields.
-type Usage struct {
-	Size        int `json:"size"`
-	Used        int `json:"used"`        // leased
-	Quarantined int `json:"quarantined"` // in quarantine
-	Free        int `json:"free"`
-}
-
 // Pool returns what package block knows of a RailPool.
-func (p *RailPool) Pool() block.Pool { return block.Pool{Name: p.Name, Spec: p.Spec} }
+func (p *RailPool) Pool() block.Pool {
+	return block.Pool{
+		Name: p.Name, UID: string(p.UID), Created: p.CreationTimestamp.Time,
+		InUse: slices.Contains(p.Finalizers, InUse), Deleted: p.DeletionTimestamp != nil, Spec: p.Spec,
+	}
+}
 
 // newScheme knows our types and ServiceCIDRs, so that client-go can decode what a watch
 // sends.

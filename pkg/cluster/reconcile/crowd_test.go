@@ -74,7 +74,7 @@ func TestWhatANodeHasOfAPoolStays(t *testing.T) {
 	if a, b := len(c.Mem.Snapshot()), len(c.kept.Snapshot()); a != 1100 || b != 1100 {
 		t.Errorf("%d blocks and %d leases are left", a, b)
 	}
-	if said := c.said["p"].Attention; said == nil || !strings.Contains(said.Error(), "much") {
+	if said := c.attention("p"); !strings.Contains(said, "much") {
 		t.Errorf("the pool says %v", said)
 	}
 }

@@ -12,7 +12,6 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"github.com/google/go-cmp/cmp/cmpopts"
 
-	"github.com/roce-cni/roce-cni/pkg/cluster/agent"
 	"github.com/roce-cni/roce-cni/pkg/cluster/block"
 	"github.com/roce-cni/roce-cni/pkg/cluster/reconcile"
 	"github.com/roce-cni/roce-cni/pkg/cluster/sticky"
@@ -198,7 +197,7 @@ func TestALeaseIsTakenFromANodeThatDoesNotRunItsPod(t *testing.T) {
 		}
 	}
 	c.holders("db-0 n", "db-1 foe", "db-2 sick")
-	if said := c.said["p"].Attention; said == nil || !strings.Contains(said.Error(), `it holds 1 RailLeases of RailPool p for pods that are not bound to it`) || !strings.Contains(said.Error(), "foe") {
+	if said := c.attention("p"); !strings.Contains(said, `it holds 1 RailLeases of RailPool p for pods that are not bound to it`) || !strings.Contains(said, "foe") {
 		t.Errorf("the pool says %v", said)
 	}
 	c.rounds(20 * time.Minute)
@@ -207,7 +206,7 @@ func TestALeaseIsTakenFromANodeThatDoesNotRunItsPod(t *testing.T) {
 		t.Errorf("the log is silent:\n%s", c.log.String())
 	}
 	c.rounds(20 * time.Minute)
-	if said := c.said["p"].Attention; said != nil {
+	if said := c.attention("p"); said != "" {
 		t.Errorf("the pool still says %v", said)
 	}
 }
@@ -222,7 +221,7 @@ func TestAPodThatHasJustEndedNeedsNoAttention(t *testing.T) {
 	c.absent["db-0"] = false
 	c.rounds(2 * time.Hour)
 	c.holders("db-0 n")
-	if said := c.said["p"].Attention; said != nil {
+	if said := c.attention("p"); said != "" {
 		t.Errorf("the pool says %v", said)
 	}
 }
@@ -233,7 +232,7 @@ func TestTheHoldingsOfTheNodesAreSummedUp(t *testing.T) {
 	c.claim("p", "", 1, "much")
 	c.claim("p", "", 2, "much")
 	c.claim("p", "", 3, "little")
-	c.usage = map[string]agent.Usage{"p-1": {Used: 3, Size: 16}, "p-2": {Used: 4, Size: 16}, "p-3": {Size: 16}}
+	c.usage = map[string]block.Usage{"p-1": {Used: 3, Size: 16}, "p-2": {Used: 4, Size: 16}, "p-3": {Size: 16}}
 	c.join("foe", nil)
 	c.hold("db-0", "much")
 	c.hold("db-1", "foe")

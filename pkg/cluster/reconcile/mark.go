@@ -13,6 +13,7 @@ import (
 
 	"github.com/roce-cni/roce-cni/pkg/cluster/agent"
 	"github.com/roce-cni/roce-cni/pkg/cluster/block"
+	"github.com/roce-cni/roce-cni/pkg/cluster/kube"
 )
 
 const (
@@ -34,7 +35,7 @@ const Lull = 7 * time.Minute
 
 // marks is what markPools remembers until the next call.
 type marks struct {
-	pools  []agent.Pool
+	pools  []block.Pool
 	owing  bool                     // a pool could not be marked
 	due    time.Duration            // when seldom is over next
 	unused map[string]time.Duration // by UID, since when a deleted pool is unused
@@ -46,7 +47,7 @@ type marks struct {
 // markPools marks new pools, removes the finalizer of deleted pools that are unused, and
 // says whether a pool has changed.
 func (r *Reconciler) markPools(ctx context.Context) (changed bool) {
-	pools, err := r.Cluster.Pools(ctx)
+	pools, err := r.pools(ctx)
 	if err != nil {
 		r.marks.unused = nil // without a look, a pool is not known to be unused
 		r.tell(ctx, err)
@@ -89,7 +90,7 @@ func (r *Reconciler) tell(ctx context.Context, err error) {
 // blocks of a pool that is gone, the others wait, because the addresses of these
 // blocks are unknown. markNew notes in pools what it has done, and says whether to
 // try a pool again.
-func (r *Reconciler) markNew(ctx context.Context, pools []agent.Pool) (owing bool, err error) {
+func (r *Reconciler) markNew(ctx context.Context, pools []block.Pool) (owing bool, err error) {
 	var names []string
 	var again, fresh []int
 	var faults []error
@@ -111,9 +112,9 @@ func (r *Reconciler) markNew(ctx context.Context, pools []agent.Pool) (owing boo
 	if len(fresh) > 0 {
 		var strangers []block.Block
 		seen := counts{}
-		err := r.Cluster.Strangers(ctx, names, func(b Block) {
+		err := r.Cluster.Strangers(ctx, names, func(b *kube.RailBlock) {
 			if seen.admit("RailBlock", b.Spec.NodeName) {
-				strangers = append(strangers, b.Block)
+				strangers = append(strangers, b.Object())
 			}
 		})
 		if err != nil || r.unreleased(pools, strangers) {
@@ -136,7 +137,7 @@ func (r *Reconciler) markNew(ctx context.Context, pools []agent.Pool) (owing boo
 }
 
 // know notes which pools are in use.
-func (r *Reconciler) know(pools []agent.Pool) {
+func (r *Reconciler) know(pools []block.Pool) {
 	if r.marks.known == nil {
 		r.marks.known, r.marks.warned = map[string]bool{}, map[string]bool{}
 	}
@@ -149,7 +150,7 @@ func (r *Reconciler) know(pools []agent.Pool) {
 
 // unreleased says whether nodes may still have addresses of a pool that is gone. It logs
 // the blocks that do not count.
-func (r *Reconciler) unreleased(pools []agent.Pool, strangers []block.Block) bool {
+func (r *Reconciler) unreleased(pools []block.Pool, strangers []block.Block) bool {
 	if gone(pools, strangers, r.marks.known) != "" {
 		return true
 	}
@@ -167,11 +168,11 @@ func (r *Reconciler) unreleased(pools []agent.Pool, strangers []block.Block) boo
 // goes by the blocks of pools that do not exist. One node alone can make such blocks for
 // any name, so they count only if several nodes have blocks of the pool, or if the pool
 // is known.
-func gone(pools []agent.Pool, blocks []block.Block, known map[string]bool) string {
+func gone(pools []block.Pool, blocks []block.Block, known map[string]bool) string {
 	owner := map[string]string{}
 	for _, b := range blocks {
 		name := b.Spec.Pool
-		if slices.ContainsFunc(pools, func(p agent.Pool) bool { return p.Name == name }) {
+		if slices.ContainsFunc(pools, func(p block.Pool) bool { return p.Name == name }) {
 			continue
 		}
 		if other := owner[name]; known[name] || other != "" && other != b.Spec.NodeName {
@@ -182,8 +183,8 @@ func gone(pools []agent.Pool, blocks []block.Block, known map[string]bool) strin
 	return ""
 }
 
-func (r *Reconciler) mark(ctx context.Context, p *agent.Pool) error {
-	err := r.Cluster.Mark(ctx, p.Name)
+func (r *Reconciler) mark(ctx context.Context, p *block.Pool) error {
+	err := r.Cluster.Mark(ctx, r.objects[p.Name])
 	if err == nil {
 		p.InUse = true
 		r.Log.Info("the pool is now in use: it stays until its blocks are released", "pool", p.Name)
@@ -192,18 +193,18 @@ func (r *Reconciler) mark(ctx context.Context, p *agent.Pool) error {
 }
 
 // clash returns an error if another pool that is in use has addresses of this one.
-func clash(p agent.Pool, pools []agent.Pool) error {
+func clash(p block.Pool, pools []block.Pool) error {
 	var faults []error
 	for _, o := range pools {
 		if o.InUse {
-			faults = append(faults, p.Apart(o.Pool))
+			faults = append(faults, p.Apart(o))
 		}
 	}
 	return errors.Join(faults...)
 }
 
 // letGo removes the finalizer of deleted pools that have been unused for a while.
-func (r *Reconciler) letGo(ctx context.Context, pools []agent.Pool) error {
+func (r *Reconciler) letGo(ctx context.Context, pools []block.Pool) error {
 	before := r.marks.unused
 	r.marks.unused = map[string]time.Duration{}
 	var faults []error
@@ -224,7 +225,7 @@ func (r *Reconciler) letGo(ctx context.Context, pools []agent.Pool) error {
 		if r.Now()-since < r.Lull {
 			continue
 		}
-		err = r.Cluster.Mark(ctx, p.Name)
+		err = r.Cluster.Mark(ctx, r.objects[p.Name])
 		if err == nil {
 			delete(r.marks.known, p.Name)
 			r.Log.Info("the deleted pool is gone: all of its blocks were released", "pool", p.Name)
@@ -235,8 +236,8 @@ func (r *Reconciler) letGo(ctx context.Context, pools []agent.Pool) error {
 }
 
 // byAge returns the pools, the oldest first.
-func byAge(pools []agent.Pool) []agent.Pool {
-	return slices.SortedFunc(slices.Values(pools), func(x, y agent.Pool) int {
+func byAge(pools []block.Pool) []block.Pool {
+	return slices.SortedFunc(slices.Values(pools), func(x, y block.Pool) int {
 		return cmp.Or(x.Created.Compare(y.Created), cmp.Compare(x.Name, y.Name))
 	})
 }

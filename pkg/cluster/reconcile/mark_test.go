@@ -5,13 +5,11 @@ package reconcile_test
 
 import (
 	"errors"
-	"fmt"
 	"slices"
 	"strings"
 	"testing"
 	"time"
 
-	"github.com/roce-cni/roce-cni/pkg/cluster/agent"
 	"github.com/roce-cni/roce-cni/pkg/cluster/block"
 )
 
@@ -48,16 +46,16 @@ func TestAPoolIsMarkedAtOnceIfItMayBeClaimedOf(t *testing.T) {
 	c.stepsFor(2 * time.Second)
 	c.there("bad", "elsewhere*", "older*", "younger")
 	for name, want := range map[string]string{"bad": "10.9.0.0/33", "younger": `addresses of RailPool "older"`, "older": "", "elsewhere": ""} {
-		if err := c.said[name].Fault; (err == nil) != (want == "") || err != nil && !strings.Contains(err.Error(), want) {
-			t.Errorf("%s: %v", name, err)
+		if fault := c.fault(name); (fault == "") != (want == "") || !strings.Contains(fault, want) {
+			t.Errorf("%s: %q", name, fault)
 		}
 	}
 	c.pools = append(c.pools, poolOf(t, "new", 5, `{"rails": [{"subnets": [{"subnet": "10.8.0.0/25"}]}]}`))
 	c.stepsFor(2 * time.Second)
 	c.there("bad", "elsewhere*", "new*", "older*", "younger")
 	c.stepsFor(10 * time.Second)
-	if s, said := c.said["new"]; !said || s.Fault != nil {
-		t.Errorf("what is said of the new one: %v, %v", said, s.Fault)
+	if _, said := c.said["new"]; !said || c.fault("new") != "" {
+		t.Errorf("what is said of the new one: %v, %v", said, c.fault("new"))
 	}
 }
 
@@ -71,8 +69,8 @@ func TestADeletedPoolGoesWhenNothingOfItIsInUse(t *testing.T) {
 	c.pools = append(c.pools, second)
 	c.stepsFor(time.Hour)
 	c.there("p*", "second")
-	if s := c.said["p"]; s.Fault == nil || !strings.Contains(s.Fault.Error(), "1 are left") {
-		t.Errorf("what is said of it: %v", s.Fault)
+	if fault := c.fault("p"); !strings.Contains(fault, "1 are left") {
+		t.Errorf("what is said of it: %q", fault)
 	}
 	if err := c.Delete(t.Context(), b.Name, b.UID, b.ResourceVersion); err != nil {
 		t.Fatal(err)
@@ -170,8 +168,8 @@ func TestADeletedPoolSaysWhatItWaitsFor(t *testing.T) {
 	c.pools[0].Deleted = true
 	for _, want := range []string{"1 are left", "no node has any of its blocks"} {
 		c.rounds(10 * time.Minute)
-		if err := c.said["p"].Fault; err == nil || !strings.Contains(err.Error(), want) {
-			t.Errorf("got %v, want %s", err, want)
+		if fault := c.fault("p"); !strings.Contains(fault, want) {
+			t.Errorf("got %q, want %s", fault, want)
 		}
 		if l.Spec.Holder != (block.Owner{}) {
 			c.release(l)
@@ -211,8 +209,8 @@ func TestNoPoolIsMarkedWhileThereAreBlocksOfOneThatIsGone(t *testing.T) {
 	c.claim("gone", "", 2, "m")
 	c.stepsFor(12 * time.Second)
 	c.there("waits")
-	if s := c.said["waits"]; s.Fault == nil || !strings.Contains(s.Fault.Error(), "there are blocks of RailPool gone, which is gone") {
-		t.Errorf("what is said of it: %v", s.Fault)
+	if fault := c.fault("waits"); !strings.Contains(fault, "there are blocks of RailPool gone, which is gone") {
+		t.Errorf("what is said of it: %q", fault)
 	}
 	c.pools = append(c.pools, gone)
 	c.stepsFor(2 * time.Second)
@@ -232,7 +230,7 @@ func TestNoPoolIsMarkedWhileThereAreBlocksOfOneThatIsGone(t *testing.T) {
 	c.stepsFor(12 * time.Second)
 	c.there("second*", "waits*")
 	c.claim("waits", "", 1, "n")
-	c.pools = []agent.Pool{poolOf(t, "third", 5, `{"rails": [{"subnets": [{"subnet": "10.9.0.0/24"}]}]}`)}
+	c.pools = []block.Pool{poolOf(t, "third", 5, `{"rails": [{"subnets": [{"subnet": "10.9.0.0/24"}]}]}`)}
 	c.stepsFor(12 * time.Second)
 	c.there("third")
 }
@@ -263,8 +261,8 @@ func TestWhatIsWrongWithAPoolIsReported(t *testing.T) {
 	c.claim("resized", "", 1, "n")
 	c.stepsFor(2 * time.Second)
 	for name, want := range map[string]string{"reserved": "no host index is usable", "resized": "it has 16 host indexes, the blocks of the pool have 32"} {
-		if s := c.said[name]; !strings.Contains(fmt.Sprint(s.Fault, s.Attention), want) || (s.Fault == nil) == (s.Attention == nil) {
-			t.Errorf("%s: fault %v, attention %v", name, s.Fault, s.Attention)
+		if fault, attention := c.fault(name), c.attention(name); !strings.Contains(fault+attention, want) || (fault == "") == (attention == "") {
+			t.Errorf("%s: fault %v, attention %v", name, fault, attention)
 		}
 	}
 }
@@ -276,12 +274,12 @@ func TestANodeWithMoreBlocksThanThePoolAllowsIsReported(t *testing.T) {
 	c.claim("p", "", 2, "n")
 	c.claim("p", "", 3, "m")
 	c.stepsFor(2 * time.Second)
-	if s := c.said["p"]; s.Attention != nil {
-		t.Errorf("two blocks: %v", s.Attention)
+	if attention := c.attention("p"); attention != "" {
+		t.Errorf("two blocks: %s", attention)
 	}
 	c.claim("p", "", 4, "n")
 	c.rounds(20 * time.Minute)
-	if s := c.said["p"]; s.Attention == nil || !strings.Contains(s.Attention.Error(), `blocks of node "n"`) || s.Fault != nil {
-		t.Errorf("three blocks: %v, fault %v", s.Attention, s.Fault)
+	if fault, attention := c.fault("p"), c.attention("p"); !strings.Contains(attention, `blocks of node "n"`) || fault != "" {
+		t.Errorf("three blocks: %q, fault %q", attention, fault)
 	}
 }

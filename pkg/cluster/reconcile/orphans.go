@@ -10,7 +10,6 @@ import (
 	"slices"
 	"time"
 
-	"github.com/roce-cni/roce-cni/pkg/cluster/agent"
 	"github.com/roce-cni/roce-cni/pkg/cluster/block"
 	"github.com/roce-cni/roce-cni/pkg/cluster/sticky"
 )
@@ -93,7 +92,7 @@ func (w world) idle(nodes block.Nodes) []Idle {
 // useless says why no node would find a lease when its pod starts. It returns "" if a
 // node would find it.
 func (w world) useless(l sticky.Lease) string {
-	at := slices.IndexFunc(w.pools, func(p agent.Pool) bool { return p.Name == l.Spec.Pool && !p.Deleted })
+	at := slices.IndexFunc(w.pools, func(p block.Pool) bool { return p.Name == l.Spec.Pool && !p.Deleted })
 	if at < 0 {
 		return fmt.Sprintf("there is no RailPool %q", l.Spec.Pool)
 	}

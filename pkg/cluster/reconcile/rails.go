@@ -14,17 +14,12 @@ import (
 	"github.com/roce-cni/roce-cni/pkg/cluster/agent"
 	"github.com/roce-cni/roce-cni/pkg/cluster/block"
 	"github.com/roce-cni/roce-cni/pkg/cluster/fleet"
+	"github.com/roce-cni/roce-cni/pkg/cluster/kube"
 )
 
-// Report is what a node reports of its rails. Its agent writes one every ten minutes, and
-// each has another version.
-type Report struct {
-	Node, Version string
-	fleet.Report
-}
-
 const (
-	// tooOld is how long a report counts that its agent has not written again.
+	// tooOld is how long a report counts that its agent has not written again. It writes one every
+	// ten minutes, and each has another version.
 	tooOld = 3 * time.Hour
 	// reportTooOld is the reason of the condition then.
 	reportTooOld = "ReportTooOld"
@@ -37,7 +32,7 @@ const (
 
 // rails is what tellRails remembers until the next call.
 type rails struct {
-	nodes map[string]Node          // of the last list, with what was written since
+	nodes map[string]kube.Node     // of the last list, with what was written since
 	heard map[string]hearing       // by node
 	wrote map[string]time.Duration // by node
 	due   time.Duration
@@ -52,8 +47,8 @@ type hearing struct {
 }
 
 // know notes the nodes of a list.
-func (s *rails) know(nodes []Node) {
-	s.nodes = map[string]Node{}
+func (s *rails) know(nodes []kube.Node) {
+	s.nodes = map[string]kube.Node{}
 	for _, n := range nodes {
 		s.nodes[n.Name] = n
 	}
@@ -62,20 +57,20 @@ func (s *rails) know(nodes []Node) {
 
 // tellRails gives the nodes conditions by their reports, and taints if they are on.
 func (r *Reconciler) tellRails(ctx context.Context) error {
-	reports, err := r.Cluster.Rails(ctx)
+	reports, err := r.Cluster.RailNodes(ctx)
 	if err != nil {
 		r.rails.heard = nil // without a look, no report is known to be old
 		return err
 	}
 	conditions, limit := r.judge(reports)
-	tainted, kept, due := 0, 0, []Node{} // with what they shall have
+	tainted, kept, due := 0, 0, []kube.Node{} // with what they shall have
 	for _, n := range r.rails.nodes {
 		if n.Tainted {
 			tainted++
 		}
 	}
 	suspect := 0
-	for _, n := range slices.SortedFunc(maps.Values(r.rails.nodes), func(a, b Node) int { return cmp.Compare(a.Name, b.Name) }) {
+	for _, n := range slices.SortedFunc(maps.Values(r.rails.nodes), func(a, b kube.Node) int { return cmp.Compare(a.Name, b.Name) }) {
 		now := n
 		c, reported := conditions[n.Name]
 		if !reported && (n.Rails != fleet.Condition{} || n.Tainted) {
@@ -104,36 +99,36 @@ func (r *Reconciler) tellRails(ctx context.Context) error {
 	}
 	r.rails.suspect = suspect
 	// Dead rails come first, because the first look may write all nodes.
-	slices.SortStableFunc(due, func(a, b Node) int { return cmp.Compare(a.Rails.Status, b.Rails.Status) })
+	slices.SortStableFunc(due, func(a, b kube.Node) int { return cmp.Compare(a.Rails.Status, b.Rails.Status) })
 	return r.write(ctx, due[:min(len(due), mostWrites)])
 }
 
 // judge returns the conditions of the nodes that report rails, and how many of them may have
 // the taint: fewer than all, whatever the reports say.
-func (r *Reconciler) judge(reports []Report) (conditions map[string]fleet.Condition, limit int) {
+func (r *Reconciler) judge(reports []kube.RailNode) (conditions map[string]fleet.Condition, limit int) {
 	conditions, heard, count := map[string]fleet.Condition{}, map[string]hearing{}, 0
 	for _, one := range reports {
-		n, known := r.rails.nodes[one.Node]
+		n, known := r.rails.nodes[one.Name]
 		if !known {
 			continue
 		}
-		h, before := r.rails.heard[one.Node]
-		if h.version != one.Version {
-			h = hearing{one.Version, r.Now()}
+		h, before := r.rails.heard[one.Name]
+		if h.version != one.ResourceVersion {
+			h = hearing{one.ResourceVersion, r.Now()}
 		}
 		if !before && n.Rails.Reason == reportTooOld { // the last leader has seen it
 			h.since -= tooOld
 		}
-		heard[one.Node] = h
-		if len(one.Rails) == 0 && n.Rails == (fleet.Condition{}) {
+		heard[one.Name] = h
+		if len(one.Status.Rails) == 0 && n.Rails == (fleet.Condition{}) {
 			continue // a node without RoCE
 		}
 		count++
-		c := one.Condition()
+		c := one.Status.Condition()
 		if age := r.Now() - h.since; age >= tooOld {
 			c = fleet.Condition{Status: "Unknown", Reason: reportTooOld, Message: "the agent of the node has not written its RailNode for three hours"}
 		}
-		conditions[one.Node] = c
+		conditions[one.Name] = c
 	}
 	r.rails.heard = heard
 	return conditions, count / 2
@@ -141,7 +136,7 @@ func (r *Reconciler) judge(reports []Report) (conditions map[string]fleet.Condit
 
 // write writes the conditions and taints of nodes, until there is an error other than that a
 // node is gone or has changed.
-func (r *Reconciler) write(ctx context.Context, nodes []Node) error {
+func (r *Reconciler) write(ctx context.Context, nodes []kube.Node) error {
 	var faults []error
 	for _, n := range nodes {
 		r.rails.wrote[n.Name] = r.Now()

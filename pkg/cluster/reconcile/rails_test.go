@@ -12,12 +12,15 @@ import (
 	"testing"
 	"time"
 
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
 	"github.com/roce-cni/roce-cni/pkg/cluster/block"
 	"github.com/roce-cni/roce-cni/pkg/cluster/fleet"
+	"github.com/roce-cni/roce-cni/pkg/cluster/kube"
 	"github.com/roce-cni/roce-cni/pkg/cluster/reconcile"
 )
 
-func (c *cluster) Rails(context.Context) ([]reconcile.Report, error) {
+func (c *cluster) RailNodes(context.Context) ([]kube.RailNode, error) {
 	return slices.Clone(c.reports), c.deaf
 }
 
@@ -41,7 +44,10 @@ func railed(t *testing.T, nodes int) *cluster {
 	for i := range nodes {
 		name := fmt.Sprintf("gpu-%02d", i)
 		c.join(name, nil)
-		c.reports = append(c.reports, reconcile.Report{Node: name, Version: "1", Report: fleet.Report{Rails: []fleet.Rail{{Netdev: "ens1"}, {Rail: 1, Netdev: "ens2"}}}})
+		c.reports = append(c.reports, kube.RailNode{
+			ObjectMeta: metav1.ObjectMeta{Name: name, ResourceVersion: "1"},
+			Status:     kube.NodeStatus{Report: fleet.Report{Rails: []fleet.Rail{{Netdev: "ens1"}, {Rail: 1, Netdev: "ens2"}}}},
+		})
 	}
 	return c
 }
@@ -49,8 +55,8 @@ func railed(t *testing.T, nodes int) *cluster {
 // faulty makes the node of that number report a fault of a rail, or none.
 func (c *cluster) faulty(node int, faults ...fleet.Fault) {
 	r := &c.reports[node]
-	r.Report = r.With(map[string][]fleet.Fault{"ens2": faults})
-	r.Version += "x"
+	r.Status.Report = r.Status.With(map[string][]fleet.Fault{"ens2": faults})
+	r.ResourceVersion += "x"
 }
 
 // passes lets the reaper look each minute.
@@ -104,7 +110,7 @@ func TestANodeSaysWhatItsAgentReports(t *testing.T) {
 	c.reports = c.reports[:1]
 	c.passes(6 * time.Minute)
 	c.want(1, "its report is gone", "Unknown")
-	c.reports[0].Rails = nil
+	c.reports[0].Status.Rails = nil
 	c.passes(6 * time.Minute)
 	c.want(0, "its rails are gone", "Unknown")
 }
@@ -188,7 +194,7 @@ func TestANodeIsWrittenOnceInFiveMinutes(t *testing.T) {
 	t.Parallel()
 	c := railed(t, 4)
 	nobody := c.reports[1]
-	nobody.Node = "nobody"
+	nobody.Name = "nobody"
 	c.reports = append(c.reports, nobody)
 	c.faulty(4, fleet.Down)
 	for i := range 60 {

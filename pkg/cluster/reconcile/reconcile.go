@@ -26,50 +26,30 @@ import (
 	"github.com/roce-cni/roce-cni/pkg/cluster/agent"
 	"github.com/roce-cni/roce-cni/pkg/cluster/block"
 	"github.com/roce-cni/roce-cni/pkg/cluster/fleet"
+	"github.com/roce-cni/roce-cni/pkg/cluster/kube"
 	"github.com/roce-cni/roce-cni/pkg/cluster/sticky"
 )
 
-// Cluster is the view of the cluster. Every answer is as new as the call. Errors are
-// those of a block.Store.
+// Cluster is what a Reconciler needs of a *kube.API.
 type Cluster interface {
 	sticky.Cluster
-	// Leases and Blocks call see for each object, and keep none of them. creator is the
-	// node that has created a lease; "": an operator has.
-	Leases(ctx context.Context, see func(l sticky.Lease, creator string)) error
-	Blocks(ctx context.Context, see func(Block)) error
-	Nodes(ctx context.Context) ([]Node, error)
-	Pools(ctx context.Context) ([]agent.Pool, error)
-	// Mark marks a pool from Pools as InUse. If the pool was deleted, Mark removes
-	// the mark, and the pool is gone. ErrConflict: the pool has changed since.
-	Mark(ctx context.Context, pool string) error
-	// Used says whether there is a block of a pool, or a lease that a node holds.
+	EachLease(ctx context.Context, q sticky.Query, see func(*kube.RailLease)) error
+	EachBlock(ctx context.Context, q block.Query, see func(*kube.RailBlock)) error
+	Strangers(ctx context.Context, pools []string, see func(*kube.RailBlock)) error
 	Used(ctx context.Context, pool string) (bool, error)
-	// Strangers is Blocks for the blocks of other pools than these.
-	Strangers(ctx context.Context, pools []string, see func(Block)) error
-	// Report writes the summary of a pool. ErrNotFound: there is no such pool.
-	Report(ctx context.Context, pool string, s Summary) error
-	// Rails returns the reports of nodes about their rails.
-	Rails(ctx context.Context) ([]Report, error)
-	// SetRails gives a node a condition and the taint, or takes the taint away.
-	// ErrNotFound: there is no such node.
+	Nodes(ctx context.Context) ([]kube.Node, error)
+	Pools(ctx context.Context) ([]kube.RailPool, error)
+	Mark(ctx context.Context, p kube.RailPool) error
+	Report(ctx context.Context, pool string, s kube.PoolStatus) error
+	RailNodes(ctx context.Context) ([]kube.RailNode, error)
 	SetRails(ctx context.Context, node string, c fleet.Condition, taint bool) error
 }
 
 // Block is a block with the last report of its owner, and the time of that report.
 type Block struct {
 	block.Block
-	agent.Usage
+	block.Usage
 	Asserted time.Time // by the owner's clock: for people
-}
-
-// Node is a Node object.
-type Node struct {
-	Name      string
-	Labels    map[string]string
-	MachineID string
-	Ready     bool
-	Rails     fleet.Condition // what it says of its rails
-	Tainted   bool            // because of them
 }
 
 // Config is what a Reconciler works with. All fields but Rails and Taint are needed.
@@ -105,6 +85,9 @@ type Reconciler struct {
 	next      time.Duration // when the next one is due
 	marks     marks
 	rails     rails
+	// objects has the pools of the last list, because a condition says since when it has
+	// its status.
+	objects map[string]kube.RailPool
 }
 
 // New returns a reconciler that has seen nothing yet.
@@ -153,7 +136,7 @@ func (r *Reconciler) round(ctx context.Context) error {
 	}
 	faults = append(faults, r.reapLeases(ctx, seen.dueLeases), r.freeLeases(ctx, seen.misheld))
 	for name, s := range summarize(seen) {
-		if err := r.Cluster.Report(ctx, name, s); err != nil && !errors.Is(err, block.ErrNotFound) {
+		if err := r.Cluster.Report(ctx, name, s.status(r.objects[name])); err != nil && !errors.Is(err, block.ErrNotFound) {
 			faults = append(faults, err)
 		}
 	}
@@ -194,9 +177,9 @@ func (r *Reconciler) freeLeases(ctx context.Context, due []sticky.Lease) error {
 // world is what a look has seen.
 type world struct {
 	leases []sticky.Lease
-	pools  []agent.Pool
+	pools  []block.Pool
 	blocks []Block
-	nodes  []Node
+	nodes  []kube.Node
 	bound  map[string]bool
 
 	existed map[string]bool // marks.known
@@ -274,7 +257,7 @@ func (w world) terms() map[string]sticky.Terms {
 	var pools []block.Pool
 	for _, p := range w.pools {
 		if !p.Deleted {
-			pools = append(pools, p.Pool)
+			pools = append(pools, p)
 		}
 	}
 	return sticky.TermsOf(pools)
@@ -331,34 +314,46 @@ type surplus struct {
 // census lists the leases, then the pools, then the blocks.
 func (r *Reconciler) census(ctx context.Context) (w world, err error) {
 	seen, unknown := counts{}, missing(r.marks.pools)
-	err = r.Cluster.Leases(ctx, func(l sticky.Lease, creator string) {
-		if seen.admit("RailLease", cmp.Or(l.Spec.Holder.NodeName, creator)) {
-			w.leases = append(w.leases, l)
+	err = r.Cluster.EachLease(ctx, sticky.Query{}, func(l *kube.RailLease) {
+		if seen.admit("RailLease", cmp.Or(l.Spec.Holder.NodeName, l.Annotations[kube.CreatedBy])) {
+			w.leases = append(w.leases, l.Object())
 		} else if unknown(l.Spec.Pool) && len(w.surplus.leases) < mostDeleted {
-			w.surplus.leases = append(w.surplus.leases, l)
+			w.surplus.leases = append(w.surplus.leases, l.Object())
 		}
 	})
 	if err != nil {
 		return world{}, err
 	}
-	if w.pools, err = r.Cluster.Pools(ctx); err != nil {
+	if w.pools, err = r.pools(ctx); err != nil {
 		return world{}, err
 	}
 	unknown = missing(w.pools)
 	w.surplus.leases = slices.DeleteFunc(w.surplus.leases, func(l sticky.Lease) bool { return !unknown(l.Spec.Pool) })
-	err = r.Cluster.Blocks(ctx, func(b Block) {
+	err = r.Cluster.EachBlock(ctx, block.Query{Freshness: block.Latest}, func(b *kube.RailBlock) {
 		if seen.admit("RailBlock", b.Spec.NodeName) {
-			w.blocks = append(w.blocks, b)
+			w.blocks = append(w.blocks, Block{b.Object(), b.Status.Usage, b.Status.Asserted.Time})
 		} else if unknown(b.Spec.Pool) && len(w.surplus.blocks) < mostDeleted {
-			w.surplus.blocks = append(w.surplus.blocks, b.Block)
+			w.surplus.blocks = append(w.surplus.blocks, b.Object())
 		}
 	})
 	w.crowds = seen.crowds()
 	return w, err
 }
 
+// pools lists the pools.
+func (r *Reconciler) pools(ctx context.Context) ([]block.Pool, error) {
+	all, err := r.Cluster.Pools(ctx)
+	r.objects = map[string]kube.RailPool{}
+	var out []block.Pool
+	for _, p := range all {
+		r.objects[p.Name] = p
+		out = append(out, p.Pool())
+	}
+	return out, err
+}
+
 // missing returns a function that says whether a pool is none of these.
-func missing(pools []agent.Pool) func(name string) bool {
+func missing(pools []block.Pool) func(name string) bool {
 	there := map[string]bool{}
 	for _, p := range pools {
 		there[p.Name] = true

@@ -16,10 +16,12 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 	"github.com/google/go-cmp/cmp/cmpopts"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
 
-	"github.com/roce-cni/roce-cni/pkg/cluster/agent"
 	"github.com/roce-cni/roce-cni/pkg/cluster/block"
 	"github.com/roce-cni/roce-cni/pkg/cluster/block/blocktest"
+	"github.com/roce-cni/roce-cni/pkg/cluster/kube"
 	"github.com/roce-cni/roce-cni/pkg/cluster/reconcile"
 	"github.com/roce-cni/roce-cni/pkg/cluster/sticky"
 	"github.com/roce-cni/roce-cni/pkg/cluster/sticky/stickytest"
@@ -31,11 +33,11 @@ type cluster struct {
 	kept                *stickytest.Mem
 	t                   *testing.T
 	now                 time.Duration
-	nodes               []reconcile.Node
+	nodes               []kube.Node
 	bound               map[string]bool
 	absent              map[string]bool // pods that are not bound to any node, by name
-	pools               []agent.Pool
-	usage               map[string]agent.Usage
+	pools               []block.Pool
+	usage               map[string]block.Usage
 	creators            map[string]string // of leases, by name
 	unseen              map[string]bool   // nodes that a list lacks, but no other request
 	err                 error             // of lists of nodes
@@ -43,8 +45,8 @@ type cluster struct {
 	refuse              error             // of marks
 	unanswered          string            // the pool with a mark that gets no answer
 	steps, lists, marks int
-	said                map[string]reconcile.Summary
-	reports             []reconcile.Report
+	said                map[string]kube.PoolStatus
+	reports             []kube.RailNode
 	deaf, mute          error          // of lists of reports, and of writes of nodes
 	wrote               map[string]int // how often, by node
 	log                 bytes.Buffer
@@ -52,8 +54,8 @@ type cluster struct {
 	*reconcile.Reconciler
 }
 
-func newCluster(t *testing.T, pools ...agent.Pool) *cluster {
-	c := &cluster{Mem: blocktest.NewMem(), kept: stickytest.NewMem(), t: t, bound: map[string]bool{}, absent: map[string]bool{}, pools: pools, usage: map[string]agent.Usage{}, unseen: map[string]bool{}, creators: map[string]string{}, said: map[string]reconcile.Summary{}, wrote: map[string]int{}}
+func newCluster(t *testing.T, pools ...block.Pool) *cluster {
+	c := &cluster{Mem: blocktest.NewMem(), kept: stickytest.NewMem(), t: t, bound: map[string]bool{}, absent: map[string]bool{}, pools: pools, usage: map[string]block.Usage{}, unseen: map[string]bool{}, creators: map[string]string{}, said: map[string]kube.PoolStatus{}, wrote: map[string]int{}}
 	c.Reconciler = reconcile.New(reconcile.Config{
 		Cluster: c, Store: c.Mem, Leases: c.kept, Every: 10 * time.Minute, Lull: time.Minute, Now: func() time.Duration { return c.now }, Date: c.date,
 		Wait: func(context.Context, time.Duration) error { return errors.New("one round is enough") },
@@ -77,25 +79,36 @@ func (c *cluster) Machine(_ context.Context, name string) (string, error) {
 func (c *cluster) Bound(_ context.Context, name string) (bool, error) { return c.bound[name], nil }
 
 func (c *cluster) Ready(_ context.Context, name string) (bool, error) {
-	return slices.ContainsFunc(c.nodes, func(n reconcile.Node) bool { return n.Name == name && n.Ready }), c.err
+	return slices.ContainsFunc(c.nodes, func(n kube.Node) bool { return n.Name == name && n.Ready }), c.err
 }
 
 func (c *cluster) Runs(_ context.Context, _, pod, _ string) (bool, error) {
 	return !c.absent[pod], c.err
 }
 
-func (c *cluster) Nodes(context.Context) ([]reconcile.Node, error) {
+func (c *cluster) Nodes(context.Context) ([]kube.Node, error) {
 	c.lists++
-	return slices.DeleteFunc(slices.Clone(c.nodes), func(n reconcile.Node) bool { return c.unseen[n.Name] }), c.err
+	return slices.DeleteFunc(slices.Clone(c.nodes), func(n kube.Node) bool { return c.unseen[n.Name] }), c.err
 }
 
-func (c *cluster) Pools(context.Context) ([]agent.Pool, error) {
+func (c *cluster) Pools(context.Context) (out []kube.RailPool, err error) {
 	c.steps++
-	return slices.Clone(c.pools), c.away
+	for _, p := range c.pools {
+		o := kube.RailPool{ObjectMeta: metav1.ObjectMeta{Name: p.Name, UID: types.UID(p.UID), CreationTimestamp: metav1.NewTime(p.Created)}, Spec: p.Spec, Status: c.said[p.Name]}
+		if p.InUse {
+			o.Finalizers = []string{kube.InUse}
+		}
+		if p.Deleted {
+			o.DeletionTimestamp = &metav1.Time{}
+		}
+		out = append(out, o)
+	}
+	return out, c.away
 }
 
-func (c *cluster) Mark(_ context.Context, pool string) error {
-	i := slices.IndexFunc(c.pools, func(p agent.Pool) bool { return p.Name == pool })
+func (c *cluster) Mark(_ context.Context, p kube.RailPool) error {
+	pool := p.Name
+	i := slices.IndexFunc(c.pools, func(p block.Pool) bool { return p.Name == pool })
 	if c.marks++; c.refuse != nil {
 		return c.refuse
 	}
@@ -110,17 +123,19 @@ func (c *cluster) Mark(_ context.Context, pool string) error {
 	return nil
 }
 
-func (c *cluster) Strangers(ctx context.Context, pools []string, see func(reconcile.Block)) error {
-	return c.Blocks(ctx, func(b reconcile.Block) {
+func (c *cluster) Strangers(ctx context.Context, pools []string, see func(*kube.RailBlock)) error {
+	return c.EachBlock(ctx, block.Query{}, func(b *kube.RailBlock) {
 		if !slices.Contains(pools, b.Spec.Pool) {
 			see(b)
 		}
 	})
 }
 
-func (c *cluster) Leases(_ context.Context, see func(l sticky.Lease, creator string)) error {
+func (c *cluster) EachLease(_ context.Context, _ sticky.Query, see func(*kube.RailLease)) error {
 	for _, l := range c.kept.Snapshot() {
-		see(l, c.creators[l.Name])
+		o := &kube.RailLease{ObjectMeta: meta(l), Spec: l.Spec}
+		o.Annotations = map[string]string{kube.CreatedBy: c.creators[l.Name]}
+		see(o)
 	}
 	return nil
 }
@@ -130,16 +145,38 @@ func (c *cluster) Used(_ context.Context, pool string) (bool, error) {
 	return used, nil
 }
 
-func (c *cluster) Blocks(_ context.Context, see func(reconcile.Block)) error {
+func (c *cluster) EachBlock(_ context.Context, _ block.Query, see func(*kube.RailBlock)) error {
 	for _, b := range c.Snapshot() {
-		see(reconcile.Block{Block: b, Usage: c.usage[b.Name]})
+		see(&kube.RailBlock{ObjectMeta: meta(b), Spec: b.Spec, Status: kube.BlockStatus{Usage: c.usage[b.Name]}})
 	}
 	return nil
 }
 
-func (c *cluster) Report(_ context.Context, pool string, s reconcile.Summary) error {
+func meta[S any](o block.Object[S]) metav1.ObjectMeta {
+	return metav1.ObjectMeta{Name: o.Name, UID: types.UID(o.UID), ResourceVersion: o.ResourceVersion, CreationTimestamp: metav1.NewTime(o.Created)}
+}
+
+func (c *cluster) Report(_ context.Context, pool string, s kube.PoolStatus) error {
 	c.said[pool] = s
 	return nil
+}
+
+// fault and attention return what the conditions of a pool say is wrong, "" if nothing is.
+func (c *cluster) fault(pool string) string {
+	return c.unless(pool, kube.ValidCondition, metav1.ConditionTrue)
+}
+
+func (c *cluster) attention(pool string) string {
+	return c.unless(pool, kube.AttentionCondition, metav1.ConditionFalse)
+}
+
+func (c *cluster) unless(pool, condition string, good metav1.ConditionStatus) string {
+	for _, is := range c.said[pool].Conditions {
+		if is.Type == condition && is.Status != good {
+			return is.Message
+		}
+	}
+	return ""
 }
 
 // claim makes a block of a node, which joins if it is not there.
@@ -162,11 +199,11 @@ func (c *cluster) claim(pool, rack string, index int, node string) block.Block {
 
 func (c *cluster) join(node string, labels map[string]string) {
 	c.leave(node)
-	c.nodes = append(c.nodes, reconcile.Node{Name: node, MachineID: "machine-of-" + node, Labels: labels, Ready: true})
+	c.nodes = append(c.nodes, kube.Node{Name: node, MachineID: "machine-of-" + node, Labels: labels, Ready: true})
 }
 
 func (c *cluster) leave(node string) {
-	c.nodes = slices.DeleteFunc(c.nodes, func(n reconcile.Node) bool { return n.Name == node })
+	c.nodes = slices.DeleteFunc(c.nodes, func(n kube.Node) bool { return n.Name == node })
 }
 
 // rounds looks every ten minutes for a while.
@@ -189,9 +226,9 @@ func (c *cluster) owners(want ...string) {
 	}
 }
 
-func poolOf(t *testing.T, name string, created int, spec string) agent.Pool {
+func poolOf(t *testing.T, name string, created int, spec string) block.Pool {
 	t.Helper()
-	p := agent.Pool{Pool: block.Pool{Name: name}, UID: "uid-of-" + name, Created: time.Unix(int64(created), 0)}
+	p := block.Pool{Name: name, UID: "uid-of-" + name, Created: time.Unix(int64(created), 0)}
 	d := json.NewDecoder(strings.NewReader(spec))
 	d.DisallowUnknownFields()
 	if err := d.Decode(&p.Spec); err != nil {
@@ -334,19 +371,19 @@ func TestASummaryAddsUpWhatTheOwnersSay(t *testing.T) {
 	c.claim("racked", "7", 2, "n3")
 	c.join("n3", map[string]string{"rack": "7"})
 	c.join("n4", map[string]string{"rack": "8"})
-	c.usage = map[string]agent.Usage{"p-1": {Used: 3, Quarantined: 2}, "p-2": {Used: 4}}
+	c.usage = map[string]block.Usage{"p-1": {Used: 3, Quarantined: 2}, "p-2": {Used: 4}}
 	c.rounds(10 * time.Minute)
-	want := map[string]reconcile.Summary{
-		"p":      {Blocks: 15, Claimed: 2, Usage: agent.Usage{Size: 235, Used: 7, Quarantined: 2, Free: 226}, Reserved: 4},
-		"racked": {Blocks: 32, Claimed: 1, Usage: agent.Usage{Size: 508, Free: 508}},
-		"table":  {Blocks: 32, Usage: agent.Usage{Size: 508, Free: 508}},
+	want := map[string]kube.PoolStatus{
+		"p":      {Blocks: 15, Claimed: 2, Usage: block.Usage{Size: 235, Used: 7, Quarantined: 2, Free: 226}, Reserved: 4},
+		"racked": {Blocks: 32, Claimed: 1, Usage: block.Usage{Size: 508, Free: 508}},
+		"table":  {Blocks: 32, Usage: block.Usage{Size: 508, Free: 508}},
 	}
-	if diff := cmp.Diff(want, c.said, cmpopts.IgnoreFields(reconcile.Summary{}, "Fault")); diff != "" {
+	if diff := cmp.Diff(want, c.said, cmpopts.IgnoreFields(kube.PoolStatus{}, "Conditions")); diff != "" {
 		t.Error(diff)
 	}
-	for name, s := range c.said { // that a node has a rack which is none of the table's is the node's fault
-		if s.Fault != nil {
-			t.Errorf("%s: %v", name, s.Fault)
+	for name := range c.said { // that a node has a rack which is none of the table's is the node's fault
+		if fault := c.fault(name); fault != "" {
+			t.Errorf("%s: %s", name, fault)
 		}
 	}
 }

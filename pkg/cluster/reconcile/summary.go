@@ -10,23 +10,46 @@ import (
 	"math"
 	"slices"
 
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
 	"github.com/roce-cni/roce-cni/pkg/base/cnierr"
 	"github.com/roce-cni/roce-cni/pkg/base/netrange"
 	"github.com/roce-cni/roce-cni/pkg/cluster/agent"
 	"github.com/roce-cni/roce-cni/pkg/cluster/block"
+	"github.com/roce-cni/roce-cni/pkg/cluster/kube"
 )
 
 // Summary is the report about a pool. It is the sum over the racks that have nodes or
 // blocks of the pool, or that are in its table.
 type Summary struct {
-	Blocks, Claimed int // blocks with addresses that pods may have
-	agent.Usage         // in slots, of all blocks, claimed or not
-	Reserved        int
+	kube.PoolStatus // without conditions
 	// Fault is why no blocks are claimed from the pool. A deleted pool has a fault.
 	Fault   error
 	Deleted bool
 	// Attention is what an operator should look at, and what stops no claim.
 	Attention error
+}
+
+// status returns the status of a pool. A condition that stays as it was keeps its time.
+func (s Summary) status(was kube.RailPool) kube.PoolStatus {
+	valid := metav1.Condition{Type: kube.ValidCondition, Status: metav1.ConditionTrue, Reason: "Valid", Message: "its blocks can be claimed"}
+	if s.Fault != nil {
+		valid.Status, valid.Reason, valid.Message = metav1.ConditionFalse, "Fault", agent.Line(s.Fault)
+	}
+	if s.Deleted {
+		valid.Reason = "Deleted"
+	}
+	attention := metav1.Condition{Type: kube.AttentionCondition, Status: metav1.ConditionFalse, Reason: "Checked", Message: "no block and no lease looks wrong"}
+	if s.Attention != nil {
+		attention.Status, attention.Reason, attention.Message = metav1.ConditionTrue, "Wrong", agent.Line(s.Attention)
+	}
+	s.Conditions = was.Status.Conditions
+	for _, c := range []metav1.Condition{valid, attention} {
+		c.ObservedGeneration = was.Generation
+		meta.SetStatusCondition(&s.Conditions, c)
+	}
+	return s.PoolStatus
 }
 
 // summarize returns the summary of each pool.
@@ -83,7 +106,7 @@ func summarize(w world) map[string]Summary {
 }
 
 // tooMany says that a node has more blocks than the pool allows.
-func tooMany(p agent.Pool, node string) error {
+func tooMany(p block.Pool, node string) error {
 	return cnierr.New(cnierr.BadConfig, "count blocks of node", node,
 		"look what its agent does, unless spec.maxBlocksPerNode was lowered: kubectl get railblocks --field-selector spec.nodeName="+node,
 		"it has more blocks of RailPool %s than spec.maxBlocksPerNode, %d", p.Name, p.Spec.MaxBlocksPerNode)
@@ -108,12 +131,12 @@ func (w world) mishold(pool string) error {
 }
 
 // written says whether the spec of the pool names the rack.
-func written(p agent.Pool, rack string) bool {
+func written(p block.Pool, rack string) bool {
 	return p.Spec.RackLabel == "" || slices.ContainsFunc(p.Spec.Racks, func(r block.Rack) bool { return r.Name == rack })
 }
 
 // racks returns the known racks of a pool; "" for a pool without racks.
-func (w world) racks(p agent.Pool) []string {
+func (w world) racks(p block.Pool) []string {
 	if p.Spec.RackLabel == "" {
 		return []string{""}
 	}
