@@ -4,7 +4,6 @@
 package doctor
 
 import (
-	"context"
 	"encoding/json"
 	"fmt"
 	"io"
@@ -29,37 +28,26 @@ import (
 	"github.com/roce-cni/roce-cni/pkg/tool/report"
 )
 
-func (n Node) cniPlugins(ctx context.Context) []report.Finding {
-	f, err := n.cniFolders()
-	if err != nil {
-		return []report.Finding{unknownFolders(err)}
-	}
+func (l *look) cniPlugins() []report.Finding {
+	f := l.cniFolders()
 	found := false
 	for _, dir := range f.bins {
-		there, err := n.has(dir)
-		if err != nil {
-			return []report.Finding{cannotTell(err.Error(), "the right to read /"+dir)}
-		}
-		found = found || there
+		found = l.there(dir, "the right to read /"+dir) || found
 	}
 	if !found {
-		return []report.Finding{cannotTell("there is no folder "+f.binDirs()+", the folder of plugins ("+f.from+")", "the folder that the runtime looks in: --cni-bin-dir")}
+		l.lacks("there is no folder "+f.binDirs()+", the folder of plugins ("+f.from+")", "the folder that the runtime looks in: --cni-bin-dir")
 	}
 	var out []report.Finding
 	for _, name := range []string{"roce", "roce-ipam"} {
-		out = append(out, n.plugin(ctx, f, name).About(name))
+		out = append(out, l.about(name, func(l *look) report.Finding { return l.plugin(f, name) }))
 	}
 	return out
-}
-
-func unknownFolders(err error) report.Finding {
-	return cannotTell(err.Error(), "the folders of the runtime: --cni-conf-dir and --cni-bin-dir, or root, to read its configuration")
 }
 
 // binDirs names the folders of plugins.
 func (f folders) binDirs() string { return "/" + strings.Join(f.bins, ", /") }
 
-func (n Node) plugin(ctx context.Context, f folders, name string) report.Finding {
+func (l *look) plugin(f folders, name string) report.Finding {
 	install := "kubectl -n roce-cni rollout restart daemonset roce-cni-agent  # it installs the plugins; without it: make install"
 	if f.binDirs() != "/opt/cni/bin" {
 		install = shell.Command("helm upgrade roce-cni charts/roce-cni -n roce-cni --reuse-values --set cniBinDir=%s", "/"+f.bins[0]) +
@@ -67,21 +55,15 @@ func (n Node) plugin(ctx context.Context, f folders, name string) report.Finding
 	}
 	program := ""
 	for _, dir := range f.bins { // a runtime takes the first
-		there, err := n.has(dir + "/" + name)
-		if err != nil {
-			return cannotTell(err.Error(), "the right to read /"+dir)
-		}
-		if there && program == "" {
+		if l.there(dir+"/"+name, "the right to read /"+dir) && program == "" {
 			program = "/" + dir + "/" + name
 		}
 	}
 	if program == "" {
 		return problem("it is not in "+f.binDirs(), install)
 	}
-	out, err := n.Run(ctx, program, "--version")
-	if err != nil {
-		return cannotTell(fmt.Sprintf("%s cannot be run: %v", program, err), "the right to run it")
-	}
+	out, err := l.Run(l.ctx, program, "--version")
+	l.need(err, program+" cannot be run: ", "the right to run it")
 	line, _, _ := strings.Cut(out, "\n")
 	if want := buildversion.BuildString(name); line != want {
 		return problem(fmt.Sprintf("it is %q; this program has the version of %q", line, want), install)
@@ -91,27 +73,19 @@ func (n Node) plugin(ctx context.Context, f folders, name string) report.Finding
 
 // cniConfig asks whether the runtime calls Multus, or roce itself. A runtime uses the
 // first file of the folder, in the order of names.
-func (n Node) cniConfig(_ context.Context) []report.Finding {
-	f, err := n.cniFolders()
-	if err != nil {
-		return []report.Finding{unknownFolders(err)}
-	}
-	entries, err := fs.ReadDir(n.Root, f.conf) // in the order of names
+func (l *look) cniConfig() []report.Finding {
+	f := l.cniFolders()
+	entries, err := fs.ReadDir(l.Root, f.conf) // in the order of names
 	if isNotExist(err) {
-		return []report.Finding{cannotTell("there is no folder /"+f.conf+", the folder of CNI configuration ("+f.from+")", "the folder that the runtime reads: --cni-conf-dir")}
+		l.lacks("there is no folder /"+f.conf+", the folder of CNI configuration ("+f.from+")", "the folder that the runtime reads: --cni-conf-dir")
 	}
-	if err != nil {
-		return []report.Finding{cannotTell(err.Error(), "the right to read /"+f.conf)}
-	}
+	l.need(err, "", "the right to read /"+f.conf)
 	var others []string
 	for _, e := range entries {
 		if !slices.Contains([]string{".conf", ".conflist", ".json"}, path.Ext(e.Name())) {
 			continue
 		}
-		types, err := n.pluginTypes(path.Join(f.conf, e.Name()))
-		if err != nil {
-			return []report.Finding{cannotTell(err.Error(), "a file that can be read as CNI configuration")}
-		}
+		types := l.pluginTypes(path.Join(f.conf, e.Name()))
 		calls := slices.ContainsFunc(types, func(t string) bool { return slices.Contains([]string{"multus", "multus-shim", "roce"}, t) })
 		if calls {
 			return []report.Finding{called(f.conf, e.Name(), types, others)}
@@ -137,57 +111,42 @@ func called(dir, name string, types, before []string) report.Finding {
 	return problem(fmt.Sprintf("the runtime uses %s, which comes before %s", before[0], name), fix+"  # and in the configuration of the plugin that writes it")
 }
 
-func (n Node) cniLists(_ context.Context) []report.Finding {
-	f, err := n.cniFolders()
-	if err != nil {
-		return []report.Finding{unknownFolders(err)}
-	}
-	entries, err := fs.ReadDir(n.Root, f.conf)
-	if err != nil && !isNotExist(err) {
-		return []report.Finding{cannotTell(err.Error(), "the right to read /"+f.conf)}
+func (l *look) cniLists() []report.Finding {
+	f := l.cniFolders()
+	entries, err := fs.ReadDir(l.Root, f.conf)
+	if !isNotExist(err) {
+		l.need(err, "", "the right to read /"+f.conf)
 	}
 	var out []report.Finding
 	for _, e := range entries {
 		if path.Ext(e.Name()) != ".conflist" {
 			continue
 		}
-		types, err := n.pluginTypes(path.Join(f.conf, e.Name()))
-		if err != nil {
-			return []report.Finding{cannotTell(err.Error(), "a file that can be read as CNI configuration")}
-		}
+		types := l.pluginTypes(path.Join(f.conf, e.Name()))
 		if roce := slices.Index(types, "roce"); roce >= 0 && slices.Contains(types[roce:], "sbr") {
 			file := "/" + path.Join(f.conf, e.Name())
 			out = append(out, problem("sbr is behind roce, which has rules and tables of its own",
 				shell.Command(`jq 'del(.plugins[] | select(.type == "sbr"))' %s > %s && mv %s %s  # then restart the pods`, file, file+".new", file+".new", file)).About(e.Name()))
 		}
 	}
-	if len(out) == 0 {
-		return []report.Finding{ok("no file of /%s has sbr behind roce; rocectl plan tells it of a NetworkAttachmentDefinition", f.conf)}
-	}
-	return out
+	return orOK(out, "no file of /%s has sbr behind roce; rocectl plan tells it of a NetworkAttachmentDefinition", f.conf)
 }
 
 // pluginTypes returns the plugins of a configuration or a list.
-func (n Node) pluginTypes(name string) ([]string, error) {
-	text, err := n.text(name)
-	if err != nil {
-		return nil, err
-	}
+func (l *look) pluginTypes(name string) (types []string) {
+	const missing = "a file that can be read as CNI configuration"
 	var c struct {
 		Type    string
 		Plugins []struct{ Type string }
 	}
-	if err := json.Unmarshal([]byte(text), &c); err != nil {
-		return nil, fmt.Errorf("/%s: %w", name, err)
-	}
-	types := []string{}
+	l.need(json.Unmarshal([]byte(l.read(name, "", missing)), &c), "/"+name+": ", missing)
 	if c.Type != "" {
 		types = append(types, c.Type)
 	}
 	for _, p := range c.Plugins {
 		types = append(types, p.Type)
 	}
-	return types, nil
+	return types
 }
 
 // checkpoint is where kubelet keeps which devices its device plugins offer, below its root folder.
@@ -206,21 +165,16 @@ func (n Node) kubelet() string {
 
 // devicePlugin asks whether each resource of a device plugin has devices. Which of them
 // are for RDMA only the plugins know, so all are looked at.
-func (n Node) devicePlugin(_ context.Context) []report.Finding {
-	file := path.Join(n.kubelet(), checkpoint)
-	text, err := n.text(file)
-	if err != nil {
-		return []report.Finding{cannotTell(err.Error(), "root on a node of Kubernetes with the root folder of kubelet in its usual place")}
-	}
+func (l *look) devicePlugin() []report.Finding {
+	file := path.Join(l.kubelet(), checkpoint)
+	text := l.read(file, "", "root on a node of Kubernetes with the root folder of kubelet in its usual place")
 	var c struct {
 		Data struct{ RegisteredDevices map[string][]string } // those that are healthy
 	}
-	if err := json.Unmarshal([]byte(text), &c); err != nil {
-		return []report.Finding{cannotTell("/"+file+": "+err.Error(), "a kubelet with a readable file: kubectl describe node has the numbers")}
-	}
+	l.need(json.Unmarshal([]byte(text), &c), "/"+file+": ", "a kubelet with a readable file: kubectl describe node has the numbers")
 	resources := c.Data.RegisteredDevices
 	if len(resources) == 0 {
-		return []report.Finding{cannotTell("no device plugin has registered", "whether the pods are privileged: if not, install k8s-rdma-shared-dev-plugin or sriov-network-device-plugin")}
+		l.lacks("no device plugin has registered", "whether the pods are privileged: if not, install k8s-rdma-shared-dev-plugin or sriov-network-device-plugin")
 	}
 	var out []report.Finding
 	for _, name := range slices.Sorted(maps.Keys(resources)) {
@@ -242,33 +196,31 @@ func offered(resource string, devices int) report.Finding {
 
 // poolFill asks whether the RailPools of the node have addresses left. Pools in the
 // configuration of a network are known to that alone.
-func (n Node) poolFill(ctx context.Context) []report.Finding {
-	names, err := n.Pools.Pools()
-	if err != nil {
-		return []report.Finding{cannotTell(err.Error(), "the right to read the state folder")}
-	}
-	if len(names) == 0 {
-		return []report.Finding{ok("the node has no RailPool")}
-	}
+func (l *look) poolFill() []report.Finding {
 	var out []report.Finding
-	for _, name := range names {
-		out = append(out, n.pool(ctx, name).About(name))
+	for _, name := range l.pools() {
+		out = append(out, l.about(name, func(l *look) report.Finding { return l.pool(name) }))
 	}
-	return out
+	return orOK(out, "the node has no RailPool")
 }
 
-func (n Node) pool(ctx context.Context, name string) report.Finding {
-	file, err := n.Pools.Read(name)
+// pools returns the names of the RailPools of the node.
+func (l *look) pools() []string {
+	names, err := l.Pools.Pools()
+	l.need(err, "", "the right to read the state folder")
+	return names
+}
+
+func (l *look) pool(name string) report.Finding {
+	file, err := l.Pools.Read(name)
 	if err != nil {
-		return problem(err.Error(), "curl -s "+n.AgentURL+"  # the agent says what it waits for")
+		return problem(err.Error(), "curl -s "+l.AgentURL+"  # the agent says what it waits for")
 	}
-	entries, err := n.Leases.List(ctx, pool.OfRailPool(name))
+	entries, err := l.Leases.List(l.ctx, pool.OfRailPool(name))
 	if cnierr.CodeOf(err) == cnierr.Unreadable {
 		return problem(err.Error(), "rocectl repair  # shows what it would restore; with --yes it does")
 	}
-	if err != nil {
-		return cannotTell(err.Error(), "the right to read the leases in the state folder")
-	}
+	l.need(err, "", "the right to read the leases in the state folder")
 	var used []netip.Addr
 	for _, e := range entries {
 		if e.InUse() || e.InQuarantine(file.Quarantine) {
@@ -311,68 +263,49 @@ func fillOf(s pool.Subnet, used []netip.Addr) (taken, size int) {
 	return taken, int(all.Int64())
 }
 
-func (n Node) poolRoutes(ctx context.Context) []report.Finding {
-	names, err := n.Pools.Pools()
-	if err != nil {
-		return []report.Finding{cannotTell(err.Error(), "the right to read the state folder")}
-	}
-	routes, err := n.Routes(ctx)
-	if err != nil {
-		return []report.Finding{cannotTell("the routes cannot be listed: "+err.Error(), "root in the network namespace of the node")}
-	}
-	ports, unknown := n.ports(ctx)
-	if unknown != nil {
-		return unknown
-	}
+func (l *look) poolRoutes() []report.Finding {
+	names := l.pools()
+	routes, err := l.Routes(l.ctx)
+	l.need(err, "the routes cannot be listed: ", rootOfNode)
 	nics := map[int32]bool{}
-	for _, p := range ports {
+	for _, p := range l.ports() {
 		if p.Own != nil {
 			nics[p.Own.Index], nics[p.NIC.Index] = true, true
 		}
 	}
 	var out []report.Finding
 	for _, name := range names {
-		out = append(out, n.clash(name, routes, nics).About(name))
+		out = append(out, l.about(name, func(l *look) report.Finding { return l.clash(name, routes, nics) }))
 	}
-	if len(out) == 0 {
-		return []report.Finding{ok("the node has no RailPool")}
-	}
-	return out
+	return orOK(out, "the node has no RailPool")
 }
 
-func (n Node) clash(pool string, routes []rtnl.Route, nics map[int32]bool) report.Finding {
-	file, err := n.Pools.Read(pool)
-	if err != nil {
-		return cannotTell(err.Error(), "pools")
-	}
-	for _, subnets := range file.Rails {
-		for _, s := range subnets {
-			for _, r := range routes {
-				own := r.Table == unix.RT_TABLE_MAIN && r.Type == unix.RTN_UNICAST && r.Index != 0
-				if own && r.Dst.Bits() > 0 && r.Dst.Overlaps(s.Prefix) && !nics[r.Index] {
-					return problem(fmt.Sprintf("%s of the pool overlaps the route %s of the node", s.Prefix, r.Dst),
-						shell.Command("ip route show %s", r.Dst)+"  # who made it? Then give the RailPool subnets that no other network of the cluster has")
-				}
+func (l *look) clash(pool string, routes []rtnl.Route, nics map[int32]bool) report.Finding {
+	file, err := l.Pools.Read(pool)
+	l.need(err, "", "pools")
+	for _, s := range slices.Concat(file.Rails...) {
+		for _, r := range routes {
+			own := r.Table == unix.RT_TABLE_MAIN && r.Type == unix.RTN_UNICAST && r.Index != 0
+			if own && r.Dst.Bits() > 0 && r.Dst.Overlaps(s.Prefix) && !nics[r.Index] {
+				return problem(fmt.Sprintf("%s of the pool overlaps the route %s of the node", s.Prefix, r.Dst),
+					shell.Command("ip route show %s", r.Dst)+"  # who made it? Then give the RailPool subnets that no other network of the cluster has")
 			}
 		}
 	}
 	return ok("no other route of the node has addresses of its subnets")
 }
 
-func (n Node) agentHealth(ctx context.Context) []report.Finding {
-	pools, err := n.Pools.Pools()
-	if err != nil {
-		return []report.Finding{cannotTell(err.Error(), "the right to read the state folder")}
-	}
-	health, err := n.health(ctx)
+func (l *look) agentHealth() []report.Finding {
+	pools := l.pools()
+	health, err := l.health()
 	switch {
 	case err == nil && health == "":
 		return []report.Finding{ok("healthy, %s on this node", report.Count(len(pools), "pool"))}
 	case err == nil:
 		return []report.Finding{problem("it says: "+health, "kubectl -n roce-cni logs daemonset/roce-cni-agent --tail 20  # of the pod on this node")}
 	case len(pools) == 0:
-		return []report.Finding{n.withoutAgent()}
-	case ctx.Err() != nil:
+		return []report.Finding{l.withoutAgent()}
+	case l.ctx.Err() != nil:
 		return []report.Finding{cannotTell("it did not answer in time", "more time")}
 	}
 	return []report.Finding{problem(fmt.Sprintf("the node has %s, and it does not answer: %v", report.Count(len(pools), "pool"), err),
@@ -390,8 +323,8 @@ func (n Node) withoutAgent() report.Finding {
 }
 
 // health returns what the agent says is wrong, "" if nothing is.
-func (n Node) health(ctx context.Context) (string, error) {
-	req, err := http.NewRequestWithContext(ctx, http.MethodGet, n.AgentURL, nil)
+func (l *look) health() (string, error) {
+	req, err := http.NewRequestWithContext(l.ctx, http.MethodGet, l.AgentURL, nil)
 	if err != nil {
 		return "", err
 	}
@@ -424,31 +357,27 @@ func containerdConfigs() []string {
 	}
 }
 
+// needsFolders is what a check needs where the configuration of containerd cannot be read.
+const needsFolders = "the folders of the runtime: --cni-conf-dir and --cni-bin-dir, or root, to read its configuration"
+
 // cniFolders returns the folders that the user names, otherwise those in the configuration of
 // containerd, otherwise the ones that all runtimes use by default.
-func (n Node) cniFolders() (folders, error) {
+func (l *look) cniFolders() folders {
 	f := folders{"etc/cni/net.d", []string{"opt/cni/bin"}, "the default of runtimes"}
 	for _, config := range containerdConfigs() {
-		there, err := n.has(config)
-		if err != nil {
-			return f, err
+		if l.there(config, needsFolders) {
+			f.from = "/" + config
+			l.readContainerd(config, &f)
+			break
 		}
-		if !there {
-			continue
-		}
-		f.from = "/" + config
-		if err := n.readContainerd(config, &f); err != nil {
-			return f, err
-		}
-		break
 	}
-	if n.ConfDir != "" {
-		f.conf, f.from = rootless(n.ConfDir), "--cni-conf-dir"
+	if l.ConfDir != "" {
+		f.conf, f.from = rootless(l.ConfDir), "--cni-conf-dir"
 	}
-	if n.BinDir != "" {
-		f.bins = []string{rootless(n.BinDir)}
+	if l.BinDir != "" {
+		f.bins = []string{rootless(l.BinDir)}
 	}
-	return f, nil
+	return f
 }
 
 // rootless returns a path of the node as Node.Root takes it.
@@ -468,17 +397,11 @@ type containerd struct {
 
 // readContainerd reads a configuration of containerd, and the files that it imports, of which
 // the last one counts.
-func (n Node) readContainerd(config string, f *folders) error {
+func (l *look) readContainerd(config string, f *folders) {
 	files := []string{config}
 	for i := 0; i < len(files); i++ {
-		text, err := fs.ReadFile(n.Root, files[i])
-		if err != nil {
-			return err
-		}
 		var c containerd
-		if err := toml.Unmarshal(text, &c); err != nil {
-			return &fs.PathError{Op: "parse", Path: "/" + files[i], Err: err}
-		}
+		l.need(toml.Unmarshal([]byte(l.read(files[i], "", needsFolders)), &c), "parse /"+files[i]+": ", needsFolders)
 		for _, p := range c.Plugins {
 			if p.CNI.ConfDir != "" {
 				f.conf = rootless(p.CNI.ConfDir)
@@ -494,12 +417,11 @@ func (n Node) readContainerd(config string, f *folders) error {
 			if !path.IsAbs(pattern) {
 				pattern = path.Join("/", path.Dir(files[i]), pattern)
 			}
-			for _, file := range n.files(rootless(pattern)) {
+			for _, file := range l.files(rootless(pattern)) {
 				if !slices.Contains(files, file) {
 					files = append(files, file)
 				}
 			}
 		}
 	}
-	return nil
 }

@@ -26,7 +26,7 @@ import (
 // Check is one question about a node.
 type Check struct {
 	Name string // kebab-case
-	look func(n Node, ctx context.Context) []report.Finding
+	look func(l *look) []report.Finding
 	Asks string // the question in a few words, for lists of checks
 	Why  string // why a problem matters, one sentence without full stop
 }
@@ -36,168 +36,135 @@ type Check struct {
 func Checks() []Check {
 	return []Check{
 		{
-			"machine-id", Node.machineID,
-			"has the node a machine ID?",
+			"machine-id", (*look).machineID, "has the node a machine ID?",
 			"MACs and blocks of addresses are told apart by machine ID and host name; rocectl agent claims nothing without one",
 		},
 		{
-			"settings", Node.settings,
-			"are the settings of the node, /etc/roce/node.json, correct?",
+			"settings", (*look).settings, "are the settings of the node, /etc/roce/node.json, correct?",
 			"with a fault in them, each ADD on the node fails with error 6 or 7",
 		},
 		{
-			"rdma-modules", Node.rdmaModules,
-			"are ib_uverbs, rdma_ucm and ib_umad loaded or built in?",
+			"rdma-modules", (*look).rdmaModules, "are ib_uverbs, rdma_ucm and ib_umad loaded or built in?",
 			"without ib_uverbs no program can use RDMA, without rdma_ucm none can use rdma_cm; the device plugin of shared devices offers no device that lacks a file of one of the three",
 		},
 		{
-			"rdma-driver", Node.rdmaDriver,
-			"which driver stack runs, the kernel's or OFED, and is it the one that is installed?",
+			"rdma-driver", (*look).rdmaDriver, "which driver stack runs, the kernel's or OFED, and is it the one that is installed?",
 			"after an update of the kernel the drivers of OFED are often not built for it, and the kernel's own run with other features and other limits than those that were tested",
 		},
 		{
-			"rdma-devices", Node.rdmaDevices,
-			"has the node RDMA devices?",
+			"rdma-devices", (*look).rdmaDevices, "has the node RDMA devices?",
 			"without one there is no RoCE: networks with rdma.mode other than off fail with error 103",
 		},
 		{
-			"rdma-netns-mode", Node.rdmaMode,
-			"is the namespace mode, shared or exclusive, the same after the next boot?",
+			"rdma-netns-mode", (*look).rdmaMode, "is the namespace mode, shared or exclusive, the same after the next boot?",
 			"networks that want the other mode fail with error 104 after the next boot, and no mode can be set while there are pods",
 		},
 		{
-			"rdma-ports", Node.rdmaPorts,
-			"does each port speak RoCE, is it active, and at which speed?",
+			"rdma-ports", (*look).rdmaPorts, "does each port speak RoCE, is it active, and at which speed?",
 			"a pod on the NIC of this port gets error 103, or a rail less if minRails permits it",
 		},
 		{
-			"rdma-mtu", Node.rdmaMTU,
-			"does the MTU of each RoCE interface fit RoCE's largest, 4096?",
+			"rdma-mtu", (*look).rdmaMTU, "does the MTU of each RoCE interface fit RoCE's largest, 4096?",
 			"RoCE packets then carry less than 4096 bytes, so the NIC sends up to four times as many for the same data; connections between ends of different MTU may fail",
 		},
 		{
-			"rdma-bond", Node.rdmaBond,
-			"has each bond of RoCE NICs an RDMA device of its own?",
+			"rdma-bond", (*look).rdmaBond, "has each bond of RoCE NICs an RDMA device of its own?",
 			"the GIDs of addresses on the bond and its children then belong to one slave, and connections do not survive when that one fails",
 		},
 		{
-			"eswitch-mode", Node.eswitchMode,
-			"are the NICs of RDMA devices in legacy mode, and not in switchdev mode?",
+			"eswitch-mode", (*look).eswitchMode, "are the NICs of RDMA devices in legacy mode, and not in switchdev mode?",
 			"in switchdev mode the interface of the NIC has no RoCE for macvlan children: error 103; SR-IOV networks behind roce work",
 		},
 		{
-			"vf-trust", Node.vfTrust,
-			"are VFs of the node trusted and without spoof check, as parents need it?",
+			"vf-trust", (*look).vfTrust, "are VFs of the node trusted and without spoof check, as parents need it?",
 			"a macvlan child has a MAC of its own, and a VF without these settings drops its frames: the gateway does not answer (error 106)",
 		},
 		{
-			"nic-firmware", Node.nicFirmware,
-			"have RoCE NICs of one driver the same version of driver and firmware?",
+			"nic-firmware", (*look).nicFirmware, "have RoCE NICs of one driver the same version of driver and firmware?",
 			"rails behave differently, and a collective is as slow as its slowest rail",
 		},
 		{
-			"nic-qos", Node.nicQoS,
-			"have all RoCE NICs the same settings of PFC, DSCP and ECN, and do these fit together?",
+			"nic-qos", (*look).nicQoS, "have all RoCE NICs the same settings of PFC, DSCP and ECN, and do these fit together?",
 			"a rail with other settings than its switch port loses packets under load, and is then much slower than the others; docs/lossless.md says what belongs together",
 		},
 		{
-			"pcie-link", Node.pcieLink,
-			"has each NIC the PCIe speed and width that it can have?",
+			"pcie-link", (*look).pcieLink, "has each NIC the PCIe speed and width that it can have?",
 			"the NIC cannot reach the speed of its port: half the width or one generation less halves what passes",
 		},
 		{
-			"gpu-direct", Node.gpuDirect,
-			"can the NICs reach the memory of the GPUs (GPUDirect RDMA)?",
+			"gpu-direct", (*look).gpuDirect, "can the NICs reach the memory of the GPUs (GPUDirect RDMA)?",
 			"each transfer between GPUs then goes through the memory of the host, at a fraction of the speed",
 		},
 		{
-			"pcie-acs", Node.pcieACS,
-			"do PCIe bridges let NICs and GPUs talk to each other directly (ACS off)?",
+			"pcie-acs", (*look).pcieACS, "do PCIe bridges let NICs and GPUs talk to each other directly (ACS off)?",
 			"GPUDirect RDMA then goes through the root complex of the CPU, which is slower and may hang on some platforms",
 		},
 		{
-			"gid-table", Node.gidTable,
-			"how full are the GID tables, and how many more pods fit?",
+			"gid-table", (*look).gidTable, "how full are the GID tables, and how many more pods fit?",
 			"an address without a place in the table has no RDMA: ADD fails with error 108 when the table is full",
 		},
 		{
-			"rdma-files", Node.charDevices,
-			"has each RDMA device its files uverbs, umad and rdma_cm in /dev/infiniband?",
+			"rdma-files", (*look).charDevices, "has each RDMA device its files uverbs, umad and rdma_cm in /dev/infiniband?",
 			"programs open the device by these files; a device plugin hands them to pods, and offers no device that lacks one",
 		},
 		{
-			"memlock", Node.memlock,
-			"may containers lock as much memory as the node has?",
+			"memlock", (*look).memlock, "may containers lock as much memory as the node has?",
 			"RDMA locks the memory that it transfers: programs fail to register it (ENOMEM, \"Cannot allocate memory\") at this limit, unless they have CAP_IPC_LOCK",
 		},
 		{
-			"host-arp", Node.hostARP,
-			"do ARP and rp_filter of the node keep its RoCE NICs apart?",
+			"host-arp", (*look).hostARP, "do ARP and rp_filter of the node keep its RoCE NICs apart?",
 			"the node answers for the address of one NIC with the MAC of another, so RoCE traffic to the node takes the wrong rail; strict rp_filter drops the replies",
 		},
 		{
-			"network-managers", Node.networkManagers,
-			"does at most one of systemd-networkd and NetworkManager manage each RoCE interface?",
+			"network-managers", (*look).networkManagers, "does at most one of systemd-networkd and NetworkManager manage each RoCE interface?",
 			"two programs undo each other's addresses, MTU and state; each address that goes takes its GID along",
 		},
 		{
-			"neighbour-table", Node.neighbourTable,
-			"are the neighbour tables large enough for pods x rails x peers?",
+			"neighbour-table", (*look).neighbourTable, "are the neighbour tables large enough for pods x rails x peers?",
 			"all pods share these tables; when one is full, gateways and peers stop answering (error 106, \"neighbor table overflow!\" in dmesg)",
 		},
 		{
-			"firewall", Node.firewall,
-			"does a rule of the node drop UDP 4791, where RoCE packets pass the kernel?",
+			"firewall", (*look).firewall, "does a rule of the node drop UDP 4791, where RoCE packets pass the kernel?",
 			"RoCE v2 is UDP to port 4791: connections of Soft-RoCE time out",
 		},
 		{
-			"host-link", Node.hostLink,
-			"does the node forward packets of pods with hostLink, and know the CIDRs of Services?",
+			"host-link", (*look).hostLink, "does the node forward packets of pods with hostLink, and know the CIDRs of Services?",
 			`a pod reaches ClusterIPs through its node: connections to endpoints on other machines time out; without the CIDRs, pods of networks with hostLink.routes "auto" do not start (error 11)`,
 		},
 		{
-			"tagged-frames", Node.taggedFrames,
-			"can pods on a NIC that also has VLANs send and receive frames of these VLANs?",
+			"tagged-frames", (*look).taggedFrames, "can pods on a NIC that also has VLANs send and receive frames of these VLANs?",
 			"the key vlans of the settings limits networks, not frames: such a pod reaches every VLAN that the switch port passes",
 		},
 		{
-			"left-behind", Node.leftBehind,
-			"does a record name each VLAN, link to a pod and rule of roce, and is no pod of roce-hwtest left?",
+			"left-behind", (*look).leftBehind, "does a record name each VLAN, link to a pod and rule of roce, and is no pod of roce-hwtest left?",
 			"no DEL removes them: a VLAN stays until the next boot, a link and the rule still lead packets to a pod that is gone, and a pod of roce-hwtest may have an RDMA device of the node",
 		},
 		{
-			"cni-plugins", Node.cniPlugins,
-			"are roce and roce-ipam installed, in the version of rocectl?",
+			"cni-plugins", (*look).cniPlugins, "are roce and roce-ipam installed, in the version of rocectl?",
 			"without the plugin no pod of its networks starts; programs of different versions may not read each other's records",
 		},
 		{
-			"cni-config", Node.cniConfig,
-			"does the runtime call Multus (or roce itself)?",
+			"cni-config", (*look).cniConfig, "does the runtime call Multus (or roce itself)?",
 			"pods start without their RoCE interfaces, and nothing says so: the annotation k8s.v1.cni.cncf.io/networks is for Multus to read",
 		},
 		{
-			"cni-lists", Node.cniLists,
-			"is sbr behind roce in a list of plugins on the node?",
+			"cni-lists", (*look).cniLists, "is sbr behind roce in a list of plugins on the node?",
 			"its rules win over those of roce, and it moves the route to the subnet: programs that bind no address cannot reach the rail",
 		},
 		{
-			"device-plugin", Node.devicePlugin,
-			"has each resource of a device plugin devices on this node?",
+			"device-plugin", (*look).devicePlugin, "has each resource of a device plugin devices on this node?",
 			"pods that request the resource stay Pending (\"Insufficient ...\"); unprivileged pods get their RDMA device files from it",
 		},
 		{
-			"pools", Node.poolFill,
-			"have the RailPools addresses left on this node?",
+			"pools", (*look).poolFill, "have the RailPools addresses left on this node?",
 			"pods do not start when there is none left (error 101), or while the node has no block of the pool (error 11)",
 		},
 		{
-			"pool-routes", Node.poolRoutes,
-			"are the subnets of RailPools apart from what the node routes elsewhere?",
+			"pool-routes", (*look).poolRoutes, "are the subnets of RailPools apart from what the node routes elsewhere?",
 			"two networks with the same addresses: pods and nodes reach one of them, and it depends on the side which",
 		},
 		{
-			"agent", Node.agentHealth,
-			"does rocectl agent answer that all pools of the node are ready?",
+			"agent", (*look).agentHealth, "does rocectl agent answer that all pools of the node are ready?",
 			"without it the node gets no further block of a RailPool, and pods with sticky addresses do not start",
 		},
 	}
@@ -247,7 +214,7 @@ func (c Check) run(ctx context.Context, n Node) (out []report.Finding) {
 	}()
 	ctx, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
-	return c.look(n, ctx)
+	return (&look{Node: n, ctx: ctx}).try(c.look)
 }
 
 // Write writes answers and their number for people: all of them, or else problems first, then
@@ -301,6 +268,14 @@ func folded(answers []report.Answer) []report.Answer {
 
 func ok(format string, args ...any) report.Finding {
 	return report.Finding{Verdict: report.OK, Found: fmt.Sprintf(format, args...)}
+}
+
+// orOK returns findings, or, if there are none, that all is ok.
+func orOK(out []report.Finding, format string, args ...any) []report.Finding {
+	if len(out) == 0 {
+		return []report.Finding{ok(format, args...)}
+	}
+	return out
 }
 
 func problem(found, fix string) report.Finding {

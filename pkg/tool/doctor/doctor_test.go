@@ -85,7 +85,7 @@ func TestTheLinkOfAPodThatIsJustStartingIsNotLeftBehind(t *testing.T) {
 		w.record()
 		return nil, nil
 	}
-	if got := n.leftBehind(t.Context()); len(got) != 1 || got[0].Verdict != report.OK {
+	if got := (&look{Node: n, ctx: t.Context()}).try((*look).leftBehind); len(got) != 1 || got[0].Verdict != report.OK {
 		t.Errorf("got %+v", got)
 	}
 }
@@ -210,7 +210,7 @@ func TestNamesAreKebabCase(t *testing.T) {
 
 func TestOneCheckThatFailsDoesNotStopTheOthers(t *testing.T) {
 	t.Parallel()
-	broken := Check{Name: "broken", look: func(Node, context.Context) []report.Finding { panic("index out of range") }}
+	broken := Check{Name: "broken", look: func(*look) []report.Finding { panic("index out of range") }}
 	got := slices.Collect(Run(t.Context(), healthy(t).node(), []Check{broken, Checks()[2]}))
 	want := []report.Answer{
 		{Check: "broken", Finding: cannotTell("the check itself failed: index out of range", "a bug report with this line")},

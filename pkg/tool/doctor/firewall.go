@@ -4,7 +4,6 @@
 package doctor
 
 import (
-	"context"
 	"fmt"
 	"iter"
 	"regexp"
@@ -15,54 +14,43 @@ import (
 	"github.com/roce-cni/roce-cni/pkg/base/cnierr"
 	"github.com/roce-cni/roce-cni/pkg/base/shell"
 	"github.com/roce-cni/roce-cni/pkg/plugin/kernel/rtnl"
+	"github.com/roce-cni/roce-cni/pkg/plugin/plan"
+	"github.com/roce-cni/roce-cni/pkg/plugin/rdma/nldev"
 	"github.com/roce-cni/roce-cni/pkg/tool/report"
 )
 
-func (n Node) hostLink(ctx context.Context) []report.Finding {
-	return append(n.forwards(ctx), n.knowsServices()...)
+func (l *look) hostLink() []report.Finding {
+	return append(l.try((*look).forwards), l.knowsServices()...)
 }
 
-func (n Node) forwards(ctx context.Context) []report.Finding {
-	links, err := n.Links(ctx)
-	if err != nil {
-		return []report.Finding{noLinks(err)}
-	}
+func (l *look) forwards() []report.Finding {
 	pods := 0
-	for _, l := range links {
-		if l.Kind == "veth" && strings.HasPrefix(l.Alias, "roce:") {
+	for _, link := range l.links() {
+		if link.Kind == "veth" && strings.HasPrefix(link.Alias, plan.MarkPrefix) {
 			pods++
 		}
 	}
 	if pods == 0 {
 		return []report.Finding{ok("no pod has a link to the node")}
 	}
-	rules, err := n.Rules(ctx)
-	if err != nil {
-		return []report.Finding{cannotTell("the rules cannot be read: "+err.Error(), "the network namespace of the node")}
-	}
+	rules, err := l.Rules(l.ctx)
+	l.need(err, "the rules cannot be read: ", netnsOfNode)
 	families := []string{"IPv4"}
 	if slices.ContainsFunc(rules, func(r rtnl.Rule) bool { return toPods(r) && r.From.Addr().Is6() }) {
 		families = append(families, "IPv6")
 	}
 	var out []report.Finding
 	for _, family := range families {
-		out = append(out, n.forwardsOf(family)...)
+		out = append(out, l.try(func(l *look) []report.Finding { return l.forwardsOf(family) })...)
 	}
-	out = append(out, n.filters(ctx, len(families) == 2)...)
-	if len(out) == 0 {
-		out = []report.Finding{ok("pods with a link to the node: %d; the node forwards %s", pods, strings.Join(families, " and "))}
-	}
-	return out
+	out = append(out, l.try(func(l *look) []report.Finding { return l.filters(len(families) == 2) })...)
+	return orOK(out, "pods with a link to the node: %d; the node forwards %s", pods, strings.Join(families, " and "))
 }
 
 // forwardsOf returns what keeps the node from forwarding packets of a family.
-func (n Node) forwardsOf(family string) []report.Finding {
+func (l *look) forwardsOf(family string) []report.Finding {
 	name := map[string]string{"IPv4": "net.ipv4.ip_forward", "IPv6": "net.ipv6.conf.all.forwarding"}[family]
-	forward, err := n.number(strings.ReplaceAll(name, ".", "/"))
-	switch {
-	case err != nil:
-		return []report.Finding{cannotTell(name+" cannot be read: "+err.Error(), "the network namespace of the node")}
-	case forward != 0:
+	if l.number(strings.ReplaceAll(name, ".", "/"), name+" cannot be read: ") != 0 {
 		return nil
 	}
 	fix := "sysctl -w " + name + "=1  # and so in /etc/sysctl.d"
@@ -74,28 +62,32 @@ func (n Node) forwardsOf(family string) []report.Finding {
 
 // filters returns what drops the packets that the node forwards for pods. A chain that drops
 // what no rule accepts, as Docker, ufw and firewalld make it, needs a rule for the links.
-func (n Node) filters(ctx context.Context, ipv6 bool) []report.Finding {
-	rules, err := n.Run(ctx, "nft", "list", "ruleset")
-	if err != nil {
-		return []report.Finding{cannotTell("nft list ruleset: "+err.Error(), "root, and the program nft")}
-	}
+func (l *look) filters(ipv6 bool) []report.Finding {
 	var out []report.Finding
-	for _, d := range dropsForwarded(rules, ipv6) {
+	for _, d := range dropsForwarded(l.nft("list", "ruleset"), ipv6) {
 		rule := shell.Command("nft insert rule %s %s %s ", d.family, d.table, d.chain)
 		out = append(out, problem(fmt.Sprintf("the chain %s of table %s %s drops %s", d.chain, d.family, d.table, d.what),
 			rule+`iifname "veth*" accept && `+rule+`oifname "veth*" ct state established,related accept  # and in the program that makes the chain`))
 	}
 	for _, ip := range []string{"ip", "ip6"}[:map[bool]int{false: 1, true: 2}[ipv6]] {
-		rules, fault := n.legacyRules(ctx, ip)
-		if fault != nil {
-			out = append(out, *fault)
-		} else if what := legacyDropsForwarded(rules); what != "" {
+		out = append(out, l.try(func(l *look) []report.Finding {
+			what := legacyDropsForwarded(l.legacyRules(ip))
+			if what == "" {
+				return nil
+			}
 			rule := ip + "tables-legacy -I FORWARD "
-			out = append(out, problem("the chain FORWARD of "+ip+"tables-legacy drops "+what,
-				rule+"-i veth+ -j ACCEPT && "+rule+"-o veth+ -m conntrack --ctstate ESTABLISHED,RELATED -j ACCEPT  # and in the program that makes the rules"))
-		}
+			return []report.Finding{problem("the chain FORWARD of "+ip+"tables-legacy drops "+what,
+				rule+"-i veth+ -j ACCEPT && "+rule+"-o veth+ -m conntrack --ctstate ESTABLISHED,RELATED -j ACCEPT  # and in the program that makes the rules")}
+		})...)
 	}
 	return out
+}
+
+// nft returns what nft prints.
+func (l *look) nft(args ...string) string {
+	rules, err := l.Run(l.ctx, "nft", args...)
+	l.need(err, "nft list ruleset: ", "root, and the program nft")
+	return rules
 }
 
 // unaccepted is what a chain drops that drops whatever its rules do not accept.
@@ -180,63 +172,46 @@ func (n Node) knowsServices() []report.Finding {
 
 // firewall asks whether a rule of the node drops RoCE. A NIC that does RoCE itself
 // passes the kernel by, so the question is only for Soft-RoCE.
-func (n Node) firewall(ctx context.Context) []report.Finding {
-	s, err := n.RDMA(ctx)
-	if err != nil {
-		return unlisted(err)
-	}
-	soft := false
-	for _, d := range s.Devices {
-		// Soft-RoCE's has this file, and no device on a bus.
-		if there, err := n.has("sys/class/infiniband/" + d.Name + "/parent"); err == nil && there {
-			soft = true
-		}
-	}
+func (l *look) firewall() []report.Finding {
+	// Soft-RoCE's device has this file, and no device on a bus.
+	soft := slices.ContainsFunc(l.system().Devices, func(d nldev.Device) bool {
+		there, _ := l.has("sys/class/infiniband/" + d.Name + "/parent")
+		return there
+	})
 	if !soft {
 		return []report.Finding{ok("no Soft-RoCE: the NICs take RoCE packets past the kernel's firewall")}
 	}
-	legacy, fault := n.legacyRules(ctx, "ip")
-	if fault == nil {
-		fault = legacyDropsRoCE(legacy)
+	const alsoIn = "  # and in the program or the file that makes the rule"
+	if rule, remove := legacyDropsRoCE(l.legacyRules("ip")); rule != "" {
+		return []report.Finding{problem("a rule of iptables-legacy drops it: "+rule, remove+alsoIn)}
 	}
-	if fault != nil {
-		return []report.Finding{*fault}
-	}
-	rules, err := n.Run(ctx, "nft", "-a", "list", "ruleset")
-	if err != nil {
-		return []report.Finding{cannotTell("nft list ruleset: "+err.Error(), "root, and the program nft")}
-	}
+	rules := l.nft("-a", "list", "ruleset")
 	if rule, remove := dropsRoCE(rules); rule != "" {
-		return []report.Finding{problem("a rule drops it: "+rule, remove+"  # and in the program or the file that makes the rule")}
+		return []report.Finding{problem("a rule drops it: "+rule, remove+alsoIn)}
 	}
 	if regexp.MustCompile(`hook (prerouting|input|output|postrouting) .*policy drop`).MatchString(rules) {
-		return []report.Finding{cannotTell("a chain drops what no rule accepts", "a look at the rules: nft list ruleset must accept udp dport 4791")}
+		l.lacks("a chain drops what no rule accepts", "a look at the rules: nft list ruleset must accept udp dport 4791")
 	}
 	return []report.Finding{ok("no rule of nftables drops UDP 4791")}
 }
 
 // legacyRules returns the rules of iptables-legacy, or of ip6tables-legacy, which nft does
 // not show. The kernel lists their tables only while there are some.
-func (n Node) legacyRules(ctx context.Context, ip string) (rules string, fault *report.Finding) {
+func (l *look) legacyRules(ip string) string {
 	names := "proc/net/" + ip + "_tables_names"
-	tables, err := n.text(names)
+	tables, err := l.text(names)
 	if isNotExist(err) || err == nil && tables == "" {
-		return "", nil
+		return ""
 	}
+	l.need(err, "", "root, to read /"+names)
 	program := ip + "tables-legacy-save"
-	if err != nil {
-		f := cannotTell(err.Error(), "root, to read /"+names)
-		return "", &f
-	}
-	if rules, err = n.Run(ctx, program); err != nil {
-		f := cannotTell("the node has rules of "+ip+"tables-legacy; "+program+": "+err.Error(), "root, and the program "+program)
-		return "", &f
-	}
-	return rules, nil
+	rules, err := l.Run(l.ctx, program)
+	l.need(err, "the node has rules of "+ip+"tables-legacy; "+program+": ", "root, and the program "+program)
+	return rules
 }
 
-// legacyDropsRoCE returns a finding about the first rule that drops UDP to RoCE's port.
-func legacyDropsRoCE(rules string) *report.Finding {
+// legacyDropsRoCE is dropsRoCE for the rules of iptables-legacy.
+func legacyDropsRoCE(rules string) (found, remove string) {
 	rule := regexp.MustCompile(`^-A .*-p udp .*--dports? (\S+).*-j (DROP|REJECT)`)
 	table := ""
 	for line := range strings.Lines(rules) {
@@ -245,11 +220,10 @@ func legacyDropsRoCE(rules string) *report.Finding {
 			table = name
 		}
 		if m := rule.FindStringSubmatch(line); m != nil && includes(strings.ReplaceAll(m[1], ":", "-"), rocePort) {
-			f := problem("a rule of iptables-legacy drops it: "+line, removeLegacy(table, line)+"  # and in the program or the file that makes the rule")
-			return &f
+			return line, removeLegacy(table, line)
 		}
 	}
-	return nil
+	return "", ""
 }
 
 // removeLegacy returns the command that removes a rule, which is as iptables-save prints it.
@@ -303,17 +277,12 @@ func nftLines(rules string) iter.Seq2[nftChain, string] {
 func includes(ports string, port int) bool {
 	for _, p := range strings.Split(strings.Trim(ports, "{} "), ",") {
 		low, high, isRange := strings.Cut(strings.TrimSpace(p), "-")
+		if !isRange {
+			high = low
+		}
 		first, err := strconv.Atoi(low)
-		if err != nil {
-			continue
-		}
-		last := first
-		if isRange {
-			if last, err = strconv.Atoi(high); err != nil {
-				continue
-			}
-		}
-		if first <= port && port <= last {
+		last, err2 := strconv.Atoi(high)
+		if err == nil && err2 == nil && first <= port && port <= last {
 			return true
 		}
 	}

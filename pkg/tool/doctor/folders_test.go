@@ -141,7 +141,7 @@ func TestTheLimitIsSetInTheUnitThatRunsTheRuntime(t *testing.T) {
 		w := healthy(t)
 		w.write("proc/911/limits", "Max locked memory         8388608              8388608              bytes     \n")
 		w.write("proc/911/cgroup", group)
-		got := w.node().memlock(t.Context())
+		got := (&look{Node: w.node(), ctx: t.Context()}).memlock()
 		if len(got) != 1 || !strings.Contains(got[0].Fix, "/etc/systemd/system/"+want+".service.d/memlock.conf") || !strings.HasSuffix(got[0].Fix, "systemctl restart "+want+"  # pods that run keep the old limit") {
 			t.Errorf("in %q: %+v", group, got)
 		}

@@ -4,7 +4,6 @@
 package doctor
 
 import (
-	"context"
 	"fmt"
 	"io/fs"
 	"maps"
@@ -14,31 +13,20 @@ import (
 	"github.com/roce-cni/roce-cni/pkg/base/shell"
 	"github.com/roce-cni/roce-cni/pkg/plugin/kernel/rtnl"
 	"github.com/roce-cni/roce-cni/pkg/plugin/plan"
+	"github.com/roce-cni/roce-cni/pkg/plugin/record"
 	"github.com/roce-cni/roce-cni/pkg/tool/report"
 )
 
 // leftBehind reads the records before and after it looks. A record is older than what it
 // names, and is removed later. So pods that come or go meanwhile are no problem.
-func (n Node) leftBehind(ctx context.Context) []report.Finding {
-	links, err := n.Links(ctx)
-	if err != nil {
-		return []report.Finding{noLinks(err)}
-	}
-	named, err := n.recorded()
-	if err != nil {
-		return []report.Finding{noRecords(err)}
-	}
-	found, err := n.madeByRoce(ctx, links)
-	if err != nil {
-		return []report.Finding{cannotTell("what roce has made cannot be listed: "+err.Error(), "root in the network namespace of the node")}
-	}
-	after, err := n.recorded()
-	if err != nil {
-		return []report.Finding{noRecords(err)}
-	}
-	maps.Copy(named, after)
+func (l *look) leftBehind() []report.Finding {
+	links := l.links()
+	named := l.recorded()
+	found, err := l.madeByRoce(links)
+	l.need(err, "what roce has made cannot be listed: ", rootOfNode)
+	maps.Copy(named, l.recorded())
 	var out []report.Finding
-	tests, _ := fs.Glob(n.Root, "run/netns/roce-hwtest-*") // the pattern is correct
+	tests, _ := fs.Glob(l.Root, "run/netns/roce-hwtest-*") // the pattern is correct
 	for _, ns := range tests {
 		out = append(out, problem("the namespace /"+ns+" of roce-hwtest: unless that runs now, it was killed, and RDMA devices of the node may be in there",
 			"# roce-hwtest --mutate removes it before anything else").About(path.Base(ns)))
@@ -48,14 +36,7 @@ func (n Node) leftBehind(ctx context.Context) []report.Finding {
 			out = append(out, problem(m.what+": no record names it", m.remove).About(m.key))
 		}
 	}
-	if len(out) == 0 {
-		return []report.Finding{ok("interfaces and rules of pods on the node: %d; a record names each", len(found))}
-	}
-	return out
-}
-
-func noRecords(err error) report.Finding {
-	return cannotTell("the records cannot be read: "+err.Error(), "readable records: rocectl show says which one is not")
+	return orOK(out, "interfaces and rules of pods on the node: %d; a record names each", len(found))
 }
 
 // made is something that roce has made on the node. Its key is the name of a link, or that
@@ -71,29 +52,26 @@ func ruleKey(v6 bool) string {
 }
 
 // madeByRoce returns what of the links is still there and was made by roce, and its rules.
-func (n Node) madeByRoce(ctx context.Context, links []rtnl.Link) (out []made, err error) {
-	for _, l := range links {
+func (l *look) madeByRoce(links []rtnl.Link) (out []made, err error) {
+	for _, link := range links {
 		what := ""
 		switch {
-		case l.Kind == "vlan" && l.Alias == plan.VLANMark:
+		case link.Kind == "vlan" && link.Alias == plan.VLANMark:
 			what = "a VLAN that roce has made"
-		case l.Kind == "veth" && strings.HasPrefix(l.Alias, plan.MarkPrefix):
-			what = "a link to the pod " + strings.TrimPrefix(l.Alias, plan.MarkPrefix)
+		case link.Kind == "veth" && strings.HasPrefix(link.Alias, plan.MarkPrefix):
+			what = "a link to the pod " + strings.TrimPrefix(link.Alias, plan.MarkPrefix)
 		default:
 			continue
 		}
-		there, err := n.has("sys/class/net/" + l.Name)
+		there, err := l.has("sys/class/net/" + link.Name)
 		if err != nil {
 			return nil, err
 		}
 		if there {
-			out = append(out, made{l.Name, what, shell.Command("ip link del %s", l.Name)})
+			out = append(out, made{link.Name, what, shell.Command("ip link del %s", link.Name)})
 		}
 	}
-	rules, err := n.Rules(ctx)
-	if err != nil {
-		return nil, err
-	}
+	rules, err := l.Rules(l.ctx)
 	for _, r := range rules {
 		if v6 := r.From.Addr().Is6(); toPods(r) {
 			out = append(out, made{
@@ -102,7 +80,7 @@ func (n Node) madeByRoce(ctx context.Context, links []rtnl.Link) (out []made, er
 			})
 		}
 	}
-	return out, nil
+	return out, err
 }
 
 // toPods says whether a rule is that of roce to the table of pods with hostLink.
@@ -111,12 +89,9 @@ func toPods(r rtnl.Rule) bool {
 }
 
 // recorded returns the keys of what the records name on the node.
-func (n Node) recorded() (map[string]bool, error) {
+func (l *look) recorded() map[string]bool {
 	out := map[string]bool{}
-	for rec, err := range n.Records.All() {
-		if err != nil {
-			return nil, err
-		}
+	for _, rec := range l.records() {
 		onHost := rec.Plan.Ops.At(plan.Host)
 		for _, op := range onHost.Links() {
 			out[string(op.Link())] = true
@@ -127,5 +102,14 @@ func (n Node) recorded() (map[string]bool, error) {
 			}
 		}
 	}
-	return out, nil
+	return out
+}
+
+// records returns the records of the node.
+func (l *look) records() (out []record.Record) {
+	for rec, err := range l.Records.All() {
+		l.need(err, "the records cannot be read: ", "readable records: rocectl show says which one is not")
+		out = append(out, rec)
+	}
+	return out
 }

@@ -5,7 +5,6 @@ package doctor
 
 import (
 	"cmp"
-	"context"
 	"encoding/binary"
 	"fmt"
 	"io/fs"
@@ -21,19 +20,15 @@ import (
 	"github.com/roce-cni/roce-cni/pkg/tool/report"
 )
 
-func (n Node) nicFirmware(ctx context.Context) []report.Finding {
-	ports, unknown := n.ports(ctx)
-	if unknown != nil {
-		return unknown
-	}
+func (l *look) nicFirmware() []report.Finding {
 	byDriver := map[string]map[nic.Driver][]string{}
 	var out []report.Finding
-	for _, p := range ports {
+	for _, p := range l.ports() {
 		if p.Device.Protocol != roce || p.Own == nil {
 			continue
 		}
 		link := p.Cables()[0]
-		d, err := n.Driver(link)
+		d, err := l.Driver(link)
 		if err != nil {
 			out = append(out, cannotTell("its driver does not answer: "+err.Error(), "a driver with ethtool -i").About(link))
 			continue
@@ -46,11 +41,11 @@ func (n Node) nicFirmware(ctx context.Context) []report.Finding {
 	for _, name := range slices.Sorted(maps.Keys(byDriver)) {
 		out = append(out, sameVersion(byDriver[name]).About(name))
 	}
-	if len(out) == 0 {
-		return []report.Finding{ok("the node has no RoCE NIC with an interface")}
-	}
-	return out
+	return orOK(out, noInterface)
 }
+
+// noInterface is what there is to say of NICs if there is none.
+const noInterface = "the node has no RoCE NIC with an interface"
 
 // versions names both. A driver of a virtual NIC reports no firmware.
 func versions(d nic.Driver) string {
@@ -60,10 +55,7 @@ func versions(d nic.Driver) string {
 // sameVersion judges the NICs of a driver. Most NICs are taken for right.
 func sameVersion(nics map[nic.Driver][]string) report.Finding {
 	all := slices.SortedFunc(maps.Keys(nics), func(a, b nic.Driver) int {
-		if n := len(nics[b]) - len(nics[a]); n != 0 {
-			return n
-		}
-		return slices.Compare(nics[a], nics[b])
+		return cmp.Or(len(nics[b])-len(nics[a]), slices.Compare(nics[a], nics[b]))
 	})
 	most := all[0]
 	if len(all) == 1 {
@@ -76,79 +68,60 @@ func sameVersion(nics map[nic.Driver][]string) report.Finding {
 	return problem(found[2:], shell.Command("ethtool -i %s", nics[all[1]][0])+"  # then update the firmware as the vendor says (mlxfwmanager), and reboot")
 }
 
-func (n Node) pcieLink(ctx context.Context) []report.Finding {
-	return n.eachDevice(ctx, "no RDMA device has a PCIe link of its own", n.pcie)
+func (l *look) pcieLink() []report.Finding {
+	return l.eachDevice("no RDMA device has a PCIe link of its own", (*look).pcie)
 }
 
-// pcie judges the link of a device. is is false for a device without one, such as
-// Soft-RoCE's, and for a VF, which has the link of its PF.
-func (n Node) pcie(device string) (f report.Finding, is bool) {
+// pcie judges the link of a device. It says nothing of a device without one, such as
+// Soft-RoCE's, and of a VF, which has the link of its PF.
+func (l *look) pcie(device string) report.Finding {
 	dir := "sys/class/infiniband/" + device + "/device/"
-	if there, err := n.has(dir + "max_link_speed"); err == nil && !there {
-		return f, false
+	if there, err := l.has(dir + "max_link_speed"); err == nil && !there {
+		return report.Finding{}
 	}
-	if vf, err := n.has(dir + "physfn"); err == nil && vf {
-		return f, false
+	if vf, err := l.has(dir + "physfn"); err == nil && vf {
+		return report.Finding{}
 	}
-	var v [4]string
-	for i, name := range []string{"current_link_speed", "max_link_speed", "current_link_width", "max_link_width"} {
-		text, err := n.text(dir + name)
-		if err != nil {
-			return cannotTell("its link cannot be read: "+err.Error(), "the right to read /sys/class/infiniband"), true
-		}
-		v[i] = text
-	}
-	speed, fastest := gigatransfers(v[0]), gigatransfers(v[1])
-	width, widest := lanes(v[2]), lanes(v[3])
+	read := func(name string) string { return l.read(dir+name, "its link cannot be read: ", sysInfiniband) }
+	fast, wide, most := read("current_link_speed"), read("current_link_width"), read("max_link_speed")
+	speed, fastest := gigatransfers(fast), gigatransfers(most)
+	width, widest := lanes(wide), lanes(read("max_link_width"))
 	if speed == 0 || fastest == 0 || width == 0 || widest == 0 {
-		return cannotTell(fmt.Sprintf("its link is %s x%s", v[0], v[2]), "a kernel that knows the speed: lspci -vv shows LnkSta"), true
+		return cannotTell(fmt.Sprintf("its link is %s x%s", fast, wide), "a kernel that knows the speed: lspci -vv shows LnkSta")
 	}
-	found := fmt.Sprintf("%s x%d", v[0], width)
+	found := fmt.Sprintf("%s x%d", fast, width)
 	if speed < fastest || width < widest {
-		return problem(fmt.Sprintf("%s, of %s x%d that the NIC can have", found, v[1], widest),
-			"lspci -vv -s "+n.pci(device)+" | grep LnkSta  # then reseat the card, use a slot with all lanes, and look at the BIOS settings of the slot"), true
+		return problem(fmt.Sprintf("%s, of %s x%d that the NIC can have", found, most, widest),
+			"lspci -vv -s "+l.pci(device)+" | grep LnkSta  # then reseat the card, use a slot with all lanes, and look at the BIOS settings of the slot")
 	}
-	return ok("%s", found), true
+	return ok("%s", found)
 }
 
 // gigatransfers reads "16.0 GT/s PCIe"; 0 for what is unknown.
 func gigatransfers(text string) float64 {
 	number, _, _ := strings.Cut(text, " ")
-	v, err := strconv.ParseFloat(number, 64)
-	if err != nil {
-		return 0
-	}
+	v, _ := strconv.ParseFloat(number, 64)
 	return v
 }
 
 // lanes reads a width; 0 for what is unknown.
 func lanes(text string) int {
-	v, err := strconv.Atoi(text)
-	if err != nil || v > 64 { // 255: unknown
+	v, _ := strconv.Atoi(text)
+	if v > 64 { // 255: unknown
 		return 0
 	}
 	return v
 }
 
-func (n Node) gpuDirect(_ context.Context) []report.Finding {
-	var loaded [2]bool
-	for i, m := range []string{"nvidia", "nvidia_peermem"} {
-		there, err := n.has("sys/module/" + m)
-		if err != nil {
-			return []report.Finding{cannotTell(err.Error(), "the right to read /sys/module")}
-		}
-		loaded[i] = there
-	}
+func (l *look) gpuDirect() []report.Finding {
+	nvidia, peermem := l.module("nvidia"), l.module("nvidia_peermem")
 	switch {
-	case !loaded[0]:
+	case !nvidia:
 		return []report.Finding{ok("no driver of NVIDIA GPUs is loaded")}
-	case loaded[1]:
+	case peermem:
 		return []report.Finding{ok("nvidia_peermem is loaded")}
 	}
-	version, err := n.text("proc/driver/nvidia/version")
-	if err != nil {
-		return []report.Finding{cannotTell("nvidia_peermem is not loaded: "+err.Error(), "/proc/driver/nvidia/version, which says whether the open kernel modules run")}
-	}
+	version := l.read("proc/driver/nvidia/version", "nvidia_peermem is not loaded: ", "/proc/driver/nvidia/version, which says whether the open kernel modules run")
 	if strings.Contains(version, "Open Kernel Module") {
 		return []report.Finding{ok("by dmabuf: NVIDIA's open kernel modules run")}
 	}
@@ -158,27 +131,17 @@ func (n Node) gpuDirect(_ context.Context) []report.Finding {
 
 // pcieACS asks whether the bridges above the NICs send what goes from one device to
 // another up to the root complex. It matters where there are GPUs.
-func (n Node) pcieACS(ctx context.Context) []report.Finding {
-	gpus := false
-	for _, m := range []string{"nvidia", "amdgpu"} {
-		there, err := n.has("sys/module/" + m)
-		if err != nil {
-			return []report.Finding{cannotTell(err.Error(), "the right to read /sys/module")}
-		}
-		gpus = gpus || there
-	}
-	if !gpus {
+func (l *look) pcieACS() []report.Finding {
+	if nvidia, amd := l.module("nvidia"), l.module("amdgpu"); !nvidia && !amd {
 		return []report.Finding{ok("no driver of GPUs is loaded")}
 	}
-	return n.eachDevice(ctx, "no RDMA device", func(device string) (report.Finding, bool) { return n.bridges(device), true })
+	return l.eachDevice("no RDMA device", (*look).bridges)
 }
 
 // bridges judges those between a device and the root of its bus.
-func (n Node) bridges(device string) report.Finding {
-	path, err := fs.ReadLink(n.Root, "sys/class/infiniband/"+device)
-	if err != nil {
-		return cannotTell("its place on the bus cannot be read: "+err.Error(), "the right to read /sys/class/infiniband")
-	}
+func (l *look) bridges(device string) report.Finding {
+	path, err := fs.ReadLink(l.Root, "sys/class/infiniband/"+device)
+	l.need(err, "its place on the bus cannot be read: ", sysInfiniband)
 	// ../../devices/pci0000:5d/0000:5d:00.0/0000:5e:00.0/infiniband/mlx5_0
 	address := regexp.MustCompile(`^[0-9a-f]{4,}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]$`)
 	above := slices.DeleteFunc(strings.Split(path, "/"), func(part string) bool { return !address.MatchString(part) })
@@ -188,12 +151,10 @@ func (n Node) bridges(device string) report.Finding {
 	above = above[:len(above)-1] // without the device itself
 	var redirecting []string
 	for _, bridge := range above {
-		config, err := fs.ReadFile(n.Root, "sys/bus/pci/devices/"+bridge+"/config")
-		if err != nil {
-			return cannotTell("the bridge "+bridge+" cannot be read: "+err.Error(), "the right to read /sys/bus/pci")
-		}
+		config, err := fs.ReadFile(l.Root, "sys/bus/pci/devices/"+bridge+"/config")
+		l.need(err, "the bridge "+bridge+" cannot be read: ", "the right to read /sys/bus/pci")
 		if len(config) <= extended {
-			return cannotTell(fmt.Sprintf("of the bridge %s only %d bytes can be read", bridge, len(config)), "root on the node")
+			l.lacks(fmt.Sprintf("of the bridge %s only %d bytes can be read", bridge, len(config)), "root on the node")
 		}
 		if redirects(config) {
 			redirecting = append(redirecting, bridge)
@@ -235,34 +196,27 @@ func redirects(config []byte) bool {
 // nicQoS asks whether all RoCE NICs treat their traffic alike, and whether what they do for
 // it fits together. Whether a rail should be lossless depends on the switches, so that is for
 // people.
-func (n Node) nicQoS(ctx context.Context) []report.Finding {
-	ports, unknown := n.ports(ctx)
-	if unknown != nil {
-		return unknown
-	}
+func (l *look) nicQoS() []report.Finding {
 	nics := map[nic.QoS][]string{}
 	var out []report.Finding
-	for _, p := range ports {
+	for _, p := range l.ports() {
 		if p.Device.Protocol != roce || p.Own == nil {
 			continue
 		}
 		for i, link := range p.Cables() {
-			if vf, err := n.has("sys/class/net/" + link + "/device/physfn"); err == nil && vf {
+			if vf, err := l.has("sys/class/net/" + link + "/device/physfn"); err == nil && vf {
 				continue // it has the settings of its PF
 			}
-			q, err := n.QoS(link)
+			q, err := l.QoS(link)
 			if err != nil {
 				out = append(out, cannotTell("its driver does not tell PFC: "+err.Error(), shell.Command("mlnx_qos -i %s", link)+", or the tool of the NIC's vendor").About(link))
 				continue
 			}
 			nics[q] = append(nics[q], link)
-			if f, wrong := n.forced(p, q); wrong && i == 0 {
+			if f := l.forced(p, q); f.Verdict != "" && i == 0 {
 				out = append(out, f)
 			}
 		}
-	}
-	if len(nics)+len(out) == 0 {
-		return []report.Finding{ok("the node has no RoCE NIC with an interface")}
 	}
 	if len(nics) > 1 {
 		out = append(out, differentQoS(nics))
@@ -270,7 +224,7 @@ func (n Node) nicQoS(ctx context.Context) []report.Finding {
 	for _, q := range slices.SortedFunc(maps.Keys(nics), func(a, b nic.QoS) int { return cmp.Compare(nics[a][0], nics[b][0]) }) {
 		out = append(out, fitting(q, nics[q], len(nics) > 1)...)
 	}
-	return out
+	return orOK(out, noInterface)
 }
 
 func differentQoS(nics map[nic.QoS][]string) report.Finding {
@@ -304,16 +258,13 @@ func fitting(q nic.QoS, links []string, told bool) (out []report.Finding) {
 
 // forced finds a traffic class that the driver gives to all packets of a port, and that has no PFC
 // although another one has. Only NVIDIA's own driver has this setting.
-func (n Node) forced(p nic.Port, q nic.QoS) (f report.Finding, wrong bool) {
+func (n Node) forced(p nic.Port, q nic.QoS) report.Finding {
 	file := fmt.Sprintf("sys/class/infiniband/%s/tc/%d/traffic_class", p.Device.Name, p.Number)
-	text, err := n.text(file)
+	text, _ := n.text(file) // no other driver has it
 	var class int
-	if err != nil || len(q.Lossless()) == 0 {
-		return f, false
-	}
-	if _, err := fmt.Sscanf(text, "Global tclass=%d", &class); err != nil || class < 0 || class > 255 || q.DSCP[class>>2]&q.PFC != 0 {
-		return f, false
+	if _, err := fmt.Sscanf(text, "Global tclass=%d", &class); err != nil || class < 0 || class > 255 || len(q.Lossless()) == 0 || q.DSCP[class>>2]&q.PFC != 0 {
+		return report.Finding{}
 	}
 	return problem(fmt.Sprintf("its driver gives all packets traffic class %d, which is DSCP %d, and that has no PFC: %s", class, class>>2, q),
-		shell.Command("echo %d >/%s", q.Lossless()[0]<<2, file)+"  # the DSCP of your switches, times 4").About(p.String()), true
+		shell.Command("echo %d >/%s", q.Lossless()[0]<<2, file)+"  # the DSCP of your switches, times 4").About(p.String())
 }

@@ -4,6 +4,7 @@
 package doctor
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"io/fs"
@@ -114,6 +115,16 @@ func (n Node) text(name string) (string, error) {
 	return strings.TrimSpace(string(b)), err
 }
 
+// after returns what follows a prefix in the first line of a text that has it.
+func after(text, prefix string) (rest string, found bool) {
+	for line := range strings.Lines(text) {
+		if rest, found = strings.CutPrefix(strings.TrimSpace(line), prefix); found {
+			return strings.TrimSpace(rest), true
+		}
+	}
+	return "", false
+}
+
 // rooted is the file system below a folder of the node. Its errors name files as the node
 // does: those of an fs.FS have names without "/".
 type rooted struct {
@@ -154,93 +165,132 @@ func (r rooted) Sub(dir string) (fs.FS, error) {
 
 // has says whether a file is there; that it cannot be looked at is an error.
 func (n Node) has(name string) (bool, error) {
-	switch _, err := fs.Stat(n.Root, name); {
-	case err == nil:
-		return true, nil
-	case isNotExist(err):
+	_, err := fs.Stat(n.Root, name)
+	if isNotExist(err) {
 		return false, nil
-	default:
-		return false, err
 	}
+	return err == nil, err
 }
 
 // number returns a setting that is a number.
-func (n Node) number(name string) (int, error) {
-	v, err := n.Sysctl(name)
-	if err != nil {
-		return 0, err
-	}
-	return strconv.Atoi(strings.TrimSpace(v))
+func (l *look) number(name, what string) int {
+	text, err := l.Sysctl(name)
+	l.need(err, what, netnsOfNode)
+	n, err := strconv.Atoi(strings.TrimSpace(text))
+	l.need(err, what, netnsOfNode)
+	return n
 }
 
-// eachDevice asks about each RDMA device that look knows something of. If it is none, the
-// finding says what there is none of.
-func (n Node) eachDevice(ctx context.Context, none string, look func(device string) (f report.Finding, has bool)) []report.Finding {
-	s, err := n.RDMA(ctx)
-	if err != nil {
-		return unlisted(err)
-	}
-	var out []report.Finding
-	for _, d := range s.Devices {
-		if f, has := look(d.Name); has {
-			out = append(out, f.About(d.Name))
-		}
-	}
-	if len(out) == 0 {
-		return []report.Finding{ok("%s", none)}
+// What several checks need.
+const (
+	rootOfNode    = "root in the network namespace of the node"
+	sysOfDevice   = "the sysfs of the namespace that has the device"
+	sysInfiniband = "the right to read /sys/class/infiniband"
+	netnsOfNode   = "the network namespace of the node"
+)
+
+// look is a look at a node to answer a check, or a part of it. What cannot be read ends it: the
+// answer is that then, whatever is found later with the empty values of what could not be read.
+type look struct {
+	Node
+	ctx  context.Context //nolint:containedctx // it is that of one check
+	lack *report.Finding // the first that could not be read
+}
+
+// try answers a part of a check, which can lack something without the others.
+func (l *look) try(ask func(*look) []report.Finding) []report.Finding {
+	part := &look{Node: l.Node, ctx: l.ctx}
+	out := ask(part)
+	if part.lack != nil {
+		return []report.Finding{*part.lack}
 	}
 	return out
+}
+
+// about answers a part of a check that is about one thing.
+func (l *look) about(thing string, ask func(*look) report.Finding) report.Finding {
+	return l.try(func(l *look) []report.Finding { return []report.Finding{ask(l)} })[0].About(thing)
+}
+
+// lacks ends the look.
+func (l *look) lacks(found, missing string) {
+	if l.lack == nil {
+		l.lack = new(cannotTell(found, missing))
+	}
+}
+
+// need ends the look if there is an error, of which what is the beginning.
+func (l *look) need(err error, what, missing string) {
+	if err != nil {
+		l.lacks(what+err.Error(), missing)
+	}
+}
+
+// read returns the content of a file, without the white space around it.
+func (l *look) read(name, what, missing string) string {
+	text, err := l.text(name)
+	l.need(err, what, missing)
+	return text
+}
+
+// there says whether a file is there.
+func (l *look) there(name, missing string) bool {
+	there, err := l.has(name)
+	l.need(err, "", missing)
+	return there
+}
+
+// eachDevice asks about each RDMA device. ask returns no verdict for a device of which there is
+// nothing to say. If there is none else, the finding is none.
+func (l *look) eachDevice(none string, ask func(l *look, device string) report.Finding) []report.Finding {
+	var out []report.Finding
+	for _, d := range l.system().Devices {
+		if f := l.about(d.Name, func(l *look) report.Finding { return ask(l, d.Name) }); f.Verdict != "" {
+			out = append(out, f)
+		}
+	}
+	return orOK(out, "%s", none)
 }
 
 // eachPort asks about each port of the node that speaks RoCE. If there is none,
 // the finding says so.
-func (n Node) eachPort(ctx context.Context, look func(p nic.Port) report.Finding) []report.Finding {
-	ports, unknown := n.ports(ctx)
-	if unknown != nil {
-		return unknown
-	}
+func (l *look) eachPort(ask func(l *look, p nic.Port) report.Finding) []report.Finding {
 	var out []report.Finding
-	for _, p := range ports {
+	for _, p := range l.ports() {
 		if p.Device.Protocol == roce {
-			out = append(out, look(p).About(p.String()))
+			out = append(out, l.about(p.String(), func(l *look) report.Finding { return ask(l, p) }))
 		}
 	}
 	if len(out) == 0 {
-		return []report.Finding{cannotTell("the node has no RoCE port", "rdma-ports")}
+		l.lacks("the node has no RoCE port", "rdma-ports")
 	}
 	return out
-}
-
-// unlisted is the answer of a check that needs the RDMA devices.
-func unlisted(err error) []report.Finding {
-	found := "the kernel does not list the RDMA devices: " + err.Error()
-	if errors.Is(err, unix.EPROTONOSUPPORT) {
-		found = noRDMA
-	}
-	return []report.Finding{cannotTell(found, "rdma-devices")}
 }
 
 // noRDMA is what a kernel has that does not know the socket of RDMA.
 const noRDMA = "the kernel has no RDMA: the module ib_core is neither loaded nor built in"
 
-// noLinks is the answer of a check that needs the interfaces.
-func noLinks(err error) report.Finding {
-	return cannotTell("the interfaces cannot be listed: "+err.Error(), "root in the network namespace of the node")
+// system returns the RDMA devices.
+func (l *look) system() nldev.System {
+	s, err := l.RDMA(l.ctx)
+	if errors.Is(err, unix.EPROTONOSUPPORT) {
+		l.lacks(noRDMA, "rdma-devices")
+	}
+	l.need(err, "the kernel does not list the RDMA devices: ", "rdma-devices")
+	return s
+}
+
+func (l *look) links() []rtnl.Link {
+	links, err := l.Links(l.ctx)
+	l.need(err, "the interfaces cannot be listed: ", rootOfNode)
+	return links
 }
 
 const roce = "roce" // nldev.Device.Protocol
 
-// ports returns the ports of the node, or else the answer of a check that needs them.
-func (n Node) ports(ctx context.Context) ([]nic.Port, []report.Finding) {
-	s, err := n.RDMA(ctx)
-	if err != nil {
-		return nil, unlisted(err)
-	}
-	links, err := n.Links(ctx)
-	if err != nil {
-		return nil, []report.Finding{noLinks(err)}
-	}
-	return nic.Node{Sys: n.sys(), Links: links, RDMA: s}.Ports(), nil
+// ports returns the ports of the node.
+func (l *look) ports() []nic.Port {
+	return nic.Node{Sys: l.sys(), RDMA: l.system(), Links: l.links()}.Ports()
 }
 
 // sys returns the root of sysfs.
@@ -255,15 +305,9 @@ func (n Node) sys() fs.FS {
 // pci returns the PCI address of an RDMA device, or of the function that it is
 // part of; "DEVICE" in a command for the reader to replace if there is none.
 func (n Node) pci(device string) string {
-	uevent, err := n.text("sys/class/infiniband/" + device + "/device/uevent")
-	if err == nil {
-		for line := range strings.Lines(uevent) {
-			if slot, found := strings.CutPrefix(strings.TrimSpace(line), "PCI_SLOT_NAME="); found {
-				return slot
-			}
-		}
-	}
-	return "PCI_ADDRESS"
+	uevent, _ := n.text("sys/class/infiniband/" + device + "/device/uevent")
+	slot, _ := after(uevent, "PCI_SLOT_NAME=")
+	return cmp.Or(slot, "PCI_ADDRESS")
 }
 
 // files returns the names of the files that match a pattern, in the order of their

@@ -4,7 +4,6 @@
 package doctor
 
 import (
-	"context"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -24,27 +23,21 @@ import (
 	"github.com/roce-cni/roce-cni/pkg/tool/report"
 )
 
-func (n Node) rdmaPorts(ctx context.Context) []report.Finding {
-	ports, unknown := n.ports(ctx)
-	if unknown != nil {
-		return unknown
-	}
+func (l *look) rdmaPorts() []report.Finding {
+	ports := l.ports()
 	if len(ports) == 0 {
-		return []report.Finding{cannotTell("there is no port", "rdma-devices")}
+		l.lacks("there is no port", "rdma-devices")
 	}
 	var out []report.Finding
 	for _, p := range ports {
-		out = append(out, n.portState(p).About(p.String()))
+		out = append(out, l.about(p.String(), func(l *look) report.Finding { return l.portState(p) }))
 	}
 	return out
 }
 
-func (n Node) portState(p nic.Port) report.Finding {
-	layer, err := n.text("sys/" + p.Dir() + "/link_layer")
-	if err != nil {
-		return cannotTell("its link layer cannot be read: "+err.Error(), "the sysfs of the namespace that has the device")
-	}
-	pci := n.pci(p.Device.Name)
+func (l *look) portState(p nic.Port) report.Finding {
+	layer := l.read("sys/"+p.Dir()+"/link_layer", "its link layer cannot be read: ", sysOfDevice)
+	pci := l.pci(p.Device.Name)
 	switch {
 	case layer == "InfiniBand":
 		return problem("its link layer is InfiniBand, on which there is no macvlan and no RoCE",
@@ -53,13 +46,13 @@ func (n Node) portState(p nic.Port) report.Finding {
 		return problem("it speaks no RoCE: the NIC is in switchdev mode, or RoCE is off",
 			shell.Command("devlink dev param set %s name enable_roce value true cmode driverinit && devlink dev reload %s", "pci/"+pci, "pci/"+pci))
 	case p.Device.Protocol != roce:
-		return problem("it speaks "+p.Device.Protocol+", not RoCE", "# "+discover.ToRoCE(p.Match, n.sys()))
+		return problem("it speaks "+p.Device.Protocol+", not RoCE", "# "+discover.ToRoCE(p.Match, l.sys()))
 	}
-	return n.activity(p, layer)
+	return l.activity(p, layer)
 }
 
 // activity tells a port that is up from one that has to be set up, or plugged in.
-func (n Node) activity(p nic.Port, layer string) report.Finding {
+func (l *look) activity(p nic.Port, layer string) report.Finding {
 	if p.Own == nil && p.State != nldev.Active {
 		return cannotTell(p.State.String()+", and its interface is not in this namespace", "the pod that has the interface: rocectl show")
 	}
@@ -70,10 +63,7 @@ func (n Node) activity(p nic.Port, layer string) report.Finding {
 		}
 		return problem(p.State.String()+", although "+name+" is up: it has no carrier", shell.Command("ethtool %s", name)+"  # then look at the cable, and at the port of the switch")
 	}
-	rate, err := n.text("sys/" + p.Dir() + "/rate")
-	if err != nil {
-		return cannotTell("ACTIVE; its speed cannot be read: "+err.Error(), "the sysfs of the namespace that has the device")
-	}
+	rate := l.read("sys/"+p.Dir()+"/rate", "ACTIVE; its speed cannot be read: ", sysOfDevice)
 	name := "interface in another namespace"
 	if p.Own != nil {
 		name = p.Own.Name
@@ -81,8 +71,8 @@ func (n Node) activity(p nic.Port, layer string) report.Finding {
 	return ok("ACTIVE, %s, %s, %s", layer, name, rate)
 }
 
-func (n Node) rdmaMTU(ctx context.Context) []report.Finding {
-	return n.eachPort(ctx, func(p nic.Port) report.Finding {
+func (l *look) rdmaMTU() []report.Finding {
+	return l.eachPort(func(_ *look, p nic.Port) report.Finding {
 		if p.Own == nil {
 			return cannotTell("its interface is not in this namespace", "the pod that has the interface: rocectl show")
 		}
@@ -114,9 +104,9 @@ func roceMTU(mtu int) int {
 
 // rdmaBond asks whether the RDMA port of a bonded NIC belongs to the bond. With RoCE
 // LAG the driver makes one device for the bond; without it each slave keeps its own.
-func (n Node) rdmaBond(ctx context.Context) []report.Finding {
+func (l *look) rdmaBond() []report.Finding {
 	bonded := false
-	out := n.eachPort(ctx, func(p nic.Port) report.Finding {
+	out := l.eachPort(func(_ *look, p nic.Port) report.Finding {
 		switch {
 		case p.Own == nil:
 			return ok("its interface is in another namespace")
@@ -129,7 +119,7 @@ func (n Node) rdmaBond(ctx context.Context) []report.Finding {
 		}
 		bonded = true
 		return problem("it belongs to "+p.Own.Name+", a slave of "+p.NIC.Name+", not to the bond",
-			shell.Command("devlink dev eswitch show %s", "pci/"+n.pci(p.Device.Name))+"  # RoCE LAG needs two ports of one NIC, no SR-IOV, legacy mode, and bond mode 802.3ad, active-backup or balance-xor")
+			shell.Command("devlink dev eswitch show %s", "pci/"+l.pci(p.Device.Name))+"  # RoCE LAG needs two ports of one NIC, no SR-IOV, legacy mode, and bond mode 802.3ad, active-backup or balance-xor")
 	})
 	if !bonded && len(out) > 0 && out[0].Verdict == report.OK {
 		return []report.Finding{ok("no slave of a bond has an RDMA device of its own")}
@@ -137,24 +127,19 @@ func (n Node) rdmaBond(ctx context.Context) []report.Finding {
 	return out
 }
 
-func (n Node) gidTable(ctx context.Context) []report.Finding {
-	hidden, err := n.has("sys/module/mlx_compat")
-	if err != nil {
-		return []report.Finding{cannotTell(err.Error(), "the right to read /sys/module")}
-	}
-	return n.eachPort(ctx, func(p nic.Port) report.Finding { return fill(n.sys(), p, hidden) })
+func (l *look) gidTable() []report.Finding {
+	hidden := l.ofed()
+	return l.eachPort(func(l *look, p nic.Port) report.Finding { return l.fill(p, hidden) })
 }
 
 // fill judges a table. OFED hides the entries of other namespaces in sysfs, so there
 // it can be fuller than it looks.
-func fill(sys fs.FS, p nic.Port, hidden bool) report.Finding {
-	entries, size, err := gidtable.New(sys, p.Device.Name, p.Number).Entries()
+func (l *look) fill(p nic.Port, hidden bool) report.Finding {
+	entries, size, err := gidtable.New(l.sys(), p.Device.Name, p.Number).Entries()
 	if errors.Is(err, gidtable.ErrNone) {
 		return problem("the port has no GID table: RoCE is off, or the NIC is in switchdev mode", "devlink dev param show  # enable_roce must be true")
 	}
-	if err != nil {
-		return cannotTell("its table cannot be read: "+err.Error(), "the sysfs of the namespace that has the device")
-	}
+	l.need(err, "its table cannot be read: ", sysOfDevice)
 	each, fillers := gidtable.Width(entries), 0
 	for _, e := range entries {
 		if plan.IsFiller(e.GID, e.Netdev) {
@@ -178,68 +163,58 @@ func fill(sys fs.FS, p nic.Port, hidden bool) report.Finding {
 
 // eswitchMode asks whether the NICs of RoCE ports are in legacy mode. In switchdev mode
 // the interface of the NIC is the uplink of a switch: it has no RoCE for macvlans.
-func (n Node) eswitchMode(ctx context.Context) []report.Finding {
-	devices, err := n.Devlink()
-	if err != nil {
-		return []report.Finding{cannotTell("devlink does not list the devices: "+err.Error(), "root, and a kernel with devlink")}
-	}
-	return n.eachDevice(ctx, "no RDMA device has an e-switch", func(device string) (report.Finding, bool) { return n.eswitch(devices, device) })
-}
-
-func (n Node) eswitch(devices []*netlink.DevlinkDevice, device string) (f report.Finding, has bool) {
-	pci := n.pci(device)
-	for _, d := range devices {
-		if d.BusName != "pci" || d.DeviceName != pci || d.Attrs.Eswitch.Mode == "" {
-			continue
+func (l *look) eswitchMode() []report.Finding {
+	devices, err := l.Devlink()
+	l.need(err, "devlink does not list the devices: ", "root, and a kernel with devlink")
+	return l.eachDevice("no RDMA device has an e-switch", func(_ *look, device string) report.Finding {
+		pci := l.pci(device)
+		i := slices.IndexFunc(devices, func(d *netlink.DevlinkDevice) bool {
+			return d.BusName == "pci" && d.DeviceName == pci && d.Attrs.Eswitch.Mode != ""
+		})
+		switch {
+		case i < 0:
+			return report.Finding{}
+		case devices[i].Attrs.Eswitch.Mode == "legacy":
+			return ok("legacy")
 		}
-		if mode := d.Attrs.Eswitch.Mode; mode != "legacy" {
-			return problem("its NIC is in "+mode+" mode", shell.Command("devlink dev eswitch set %s mode legacy", "pci/"+pci)+"  # on a node without pods; leave it if OVS needs it"), true
-		}
-		return ok("legacy"), true
-	}
-	return f, false
+		return problem("its NIC is in "+devices[i].Attrs.Eswitch.Mode+" mode", shell.Command("devlink dev eswitch set %s mode legacy", "pci/"+pci)+"  # on a node without pods; leave it if OVS needs it")
+	})
 }
 
 // vfTrust asks whether the VFs that the node itself uses let the frames of macvlan
 // children pass. A VF with its interface in a pod needs no trust for that.
-func (n Node) vfTrust(ctx context.Context) []report.Finding {
-	links, err := n.Links(ctx)
-	if err != nil {
-		return []report.Finding{noLinks(err)}
-	}
+func (l *look) vfTrust() []report.Finding {
+	links := l.links()
 	var out []report.Finding
 	for _, pf := range links {
 		if pf.Kind != "" { // no NIC
 			continue
 		}
-		vfs, err := n.VFs(ctx, pf.Name)
+		vfs, err := l.VFs(l.ctx, pf.Name)
 		if err != nil {
-			out = append(out, cannotTell("its VFs cannot be listed: "+err.Error(), "root in the network namespace of the node").About(pf.Name))
+			out = append(out, cannotTell("its VFs cannot be listed: "+err.Error(), rootOfNode).About(pf.Name))
 		}
 		for _, vf := range vfs {
-			if f, here := n.vf(links, pf.Name, vf); here {
+			if f := l.vf(links, pf.Name, vf); f.Verdict != "" {
 				out = append(out, f)
 			}
 		}
 	}
-	if len(out) == 0 {
-		return []report.Finding{ok("the node uses no VF itself")}
-	}
-	return out
+	return orOK(out, "the node uses no VF itself")
 }
 
-// vf judges a VF. here is false if its interface is not in the node's namespace.
-func (n Node) vf(links []rtnl.Link, pf string, vf rtnl.VF) (f report.Finding, here bool) {
+// vf judges a VF. It says nothing of one with an interface that is not in the node's namespace.
+func (n Node) vf(links []rtnl.Link, pf string, vf rtnl.VF) report.Finding {
 	entries, err := fs.ReadDir(n.Root, fmt.Sprintf("sys/class/net/%s/device/virtfn%d/net", pf, vf.Number))
 	if isNotExist(err) || err == nil && len(entries) == 0 {
-		return f, false
+		return report.Finding{}
 	}
 	if err != nil {
-		return cannotTell("its interface cannot be looked up: "+err.Error(), "the right to read /sys/class/net").About(fmt.Sprintf("%s vf %d", pf, vf.Number)), true
+		return cannotTell("its interface cannot be looked up: "+err.Error(), "the right to read /sys/class/net").About(fmt.Sprintf("%s vf %d", pf, vf.Number))
 	}
 	name := entries[0].Name()
 	if !slices.ContainsFunc(links, func(l rtnl.Link) bool { return l.Name == name }) {
-		return f, false
+		return report.Finding{}
 	}
 	var wrong, fix []string
 	if vf.Untrusted {
@@ -250,7 +225,7 @@ func (n Node) vf(links []rtnl.Link, pf string, vf rtnl.VF) (f report.Finding, he
 	}
 	if len(wrong) > 0 {
 		return problem(fmt.Sprintf("VF %d of %s: %s", vf.Number, pf, strings.Join(wrong, ", ")),
-			shell.Command("ip link set %s vf %d ", pf, vf.Number)+strings.Join(fix, " ")).About(name), true
+			shell.Command("ip link set %s vf %d ", pf, vf.Number)+strings.Join(fix, " ")).About(name)
 	}
-	return ok("VF %d of %s: trusted, no spoof check", vf.Number, pf).About(name), true
+	return ok("VF %d of %s: trusted, no spoof check", vf.Number, pf).About(name)
 }

@@ -4,9 +4,9 @@
 package doctor
 
 import (
-	"context"
 	"errors"
 	"io/fs"
+	"maps"
 	"path"
 	"slices"
 	"strings"
@@ -20,42 +20,21 @@ func isNotExist(err error) bool { return errors.Is(err, fs.ErrNotExist) }
 
 // rdmaModules asks whether the modules that make device files are there. The kernel
 // loads none of them by itself.
-func (n Node) rdmaModules(_ context.Context) []report.Finding {
-	var missing []string
-	for _, m := range []string{"ib_uverbs", "rdma_ucm", "ib_umad"} {
-		loaded, err := n.has("sys/module/" + m)
-		if err != nil {
-			return []report.Finding{cannotTell(err.Error(), "the right to read /sys/module")}
-		}
-		if !loaded {
-			missing = append(missing, m)
-		}
-	}
+func (l *look) rdmaModules() []report.Finding {
+	missing := slices.DeleteFunc([]string{"ib_uverbs", "rdma_ucm", "ib_umad"}, l.module)
 	if len(missing) == 0 {
 		return []report.Finding{ok("ib_uverbs, rdma_ucm and ib_umad are loaded")}
 	}
-	return []report.Finding{n.notLoaded(missing)}
+	return []report.Finding{l.notLoaded(missing)}
 }
 
 // notLoaded tells modules that are built in from those that are absent: sysfs shows
 // a module that is built in only if it has parameters or a version.
-func (n Node) notLoaded(modules []string) report.Finding {
-	release, err := n.text("proc/sys/kernel/osrelease")
-	if err != nil {
-		return cannotTell(err.Error(), "the right to read /proc/sys/kernel/osrelease")
-	}
-	list := "lib/modules/" + release + "/modules.builtin"
-	builtin, err := n.text(list)
-	if err != nil {
-		return cannotTell(strings.Join(modules, " and ")+" may be built in: "+err.Error(), "/"+list+", which the package of the kernel has")
-	}
+func (l *look) notLoaded(modules []string) report.Finding {
+	list := "lib/modules/" + l.release() + "/modules.builtin"
+	builtin := l.read(list, strings.Join(modules, " and ")+" may be built in: ", "/"+list+", which the package of the kernel has")
 	absent := slices.DeleteFunc(modules, func(m string) bool {
-		for line := range strings.Lines(builtin) {
-			if path.Base(strings.TrimSpace(line)) == m+".ko" {
-				return true
-			}
-		}
-		return false
+		return slices.ContainsFunc(strings.Fields(builtin), func(file string) bool { return path.Base(file) == m+".ko" })
 	})
 	if len(absent) == 0 {
 		return ok("ib_uverbs, rdma_ucm and ib_umad are loaded or built in")
@@ -64,28 +43,29 @@ func (n Node) notLoaded(modules []string) report.Finding {
 		"modprobe -a "+strings.Join(absent, " ")+"\nprintf '%s\\n' "+strings.Join(absent, " ")+" > /etc/modules-load.d/roce.conf")
 }
 
-// rdmaDriver asks which driver stack runs. NVIDIA's own (MLNX_OFED, DOCA-OFED) has
-// the module mlx_compat, which the kernel's does not have.
-func (n Node) rdmaDriver(_ context.Context) []report.Finding {
-	release, err := n.text("proc/sys/kernel/osrelease")
-	if err != nil {
-		return []report.Finding{cannotTell(err.Error(), "the right to read /proc/sys/kernel/osrelease")}
-	}
-	running, err := n.has("sys/module/mlx_compat")
-	if err != nil {
-		return []report.Finding{cannotTell(err.Error(), "the right to read /sys/module")}
-	}
-	mlx5, err := n.has("sys/module/mlx5_core")
-	if err != nil {
-		return []report.Finding{cannotTell(err.Error(), "the right to read /sys/module")}
-	}
-	installed, err := n.has("usr/bin/ofed_info")
-	if err != nil {
-		return []report.Finding{cannotTell(err.Error(), "the right to look for /usr/bin/ofed_info")}
-	}
+// release is that of the kernel.
+func (l *look) release() string {
+	return l.read("proc/sys/kernel/osrelease", "", "the right to read /proc/sys/kernel/osrelease")
+}
+
+// module says whether a module is loaded, as far as sysfs shows it.
+func (l *look) module(name string) bool {
+	return l.there("sys/module/"+name, "the right to read /sys/module")
+}
+
+// ofed says whether NVIDIA's own drivers run (MLNX_OFED, DOCA-OFED): they have a module
+// that the kernel's do not have.
+func (l *look) ofed() bool { return l.module("mlx_compat") }
+
+// rdmaDriver asks which driver stack runs.
+func (l *look) rdmaDriver() []report.Finding {
+	release := l.release()
+	running, mlx5 := l.ofed(), l.module("mlx5_core")
+	installed := l.there("usr/bin/ofed_info", "the right to look for /usr/bin/ofed_info")
 	switch {
 	case running:
-		return []report.Finding{ok("OFED%s on Linux %s", n.version("mlx5_core"), release)}
+		version, _ := l.text("sys/module/mlx5_core/version") // modules of the kernel itself have none any more
+		return []report.Finding{ok("%s on Linux %s", strings.TrimSpace("OFED "+version), release)}
 	case installed && mlx5:
 		return []report.Finding{problem("OFED is installed, but the drivers of Linux "+release+" run",
 			"dkms autoinstall -k "+release+" && /etc/init.d/openibd restart  # on a node without pods")}
@@ -93,23 +73,13 @@ func (n Node) rdmaDriver(_ context.Context) []report.Finding {
 	return []report.Finding{ok("the drivers of Linux %s", release)}
 }
 
-// version returns the version of a module with a space before it, "" if it has
-// none: modules of the kernel itself have none of their own any more.
-func (n Node) version(module string) string {
-	v, err := n.text("sys/module/" + module + "/version")
-	if err != nil {
-		return ""
-	}
-	return " " + strings.TrimSpace(v)
-}
-
-func (n Node) rdmaDevices(ctx context.Context) []report.Finding {
-	s, err := n.RDMA(ctx)
+func (l *look) rdmaDevices() []report.Finding {
+	s, err := l.RDMA(l.ctx)
 	switch {
 	case errors.Is(err, unix.EPROTONOSUPPORT):
 		return []report.Finding{problem(noRDMA, "modprobe ib_core && modprobe mlx5_ib  # or the driver of your NIC: lspci -k")}
 	case err != nil:
-		return []report.Finding{cannotTell("the kernel does not list them: "+err.Error(), "root in the network namespace of the node")}
+		return []report.Finding{cannotTell("the kernel does not list them: "+err.Error(), rootOfNode)}
 	case len(s.Devices) == 0:
 		return []report.Finding{problem("the kernel has RDMA, and no device", "modprobe mlx5_ib  # or the driver of your NIC: lspci -k")}
 	}
@@ -120,20 +90,15 @@ func (n Node) rdmaDevices(ctx context.Context) []report.Finding {
 	return []report.Finding{ok("%s: %s", report.Count(len(names), "device"), strings.Join(names, ", "))}
 }
 
-func (n Node) rdmaMode(ctx context.Context) []report.Finding {
-	s, err := n.RDMA(ctx)
-	if err != nil {
-		return unlisted(err)
+func (l *look) rdmaMode() []report.Finding {
+	now := l.system().Exclusive
+	next, from, err := l.nextMode()
+	l.need(err, mode(now)+" now; ", "the right to read the files of modprobe.d")
+	if next == now {
+		return []report.Finding{ok("%s, also after the next boot (%s)", mode(now), from)}
 	}
-	next, from, err := n.nextMode()
-	if err != nil {
-		return []report.Finding{cannotTell(mode(s.Exclusive)+" now; "+err.Error(), "the right to read the files of modprobe.d")}
-	}
-	if next == s.Exclusive {
-		return []report.Finding{ok("%s, also after the next boot (%s)", mode(s.Exclusive), from)}
-	}
-	value := map[bool]string{true: "0", false: "1"}[s.Exclusive]
-	return []report.Finding{problem(mode(s.Exclusive)+" now, and "+mode(next)+" after the next boot ("+from+")",
+	value := map[bool]string{true: "0", false: "1"}[now]
+	return []report.Finding{problem(mode(now)+" now, and "+mode(next)+" after the next boot ("+from+")",
 		"echo 'options ib_core netns_mode="+value+"' > /etc/modprobe.d/zz-roce.conf  # of several files the last one counts; then update-initramfs -u or dracut -f, if ib_core is in the initramfs")}
 }
 
@@ -166,12 +131,7 @@ func (n Node) nextMode() (exclusive bool, from string, err error) {
 			}
 		}
 	}
-	var order []string
-	for name := range files {
-		order = append(order, name)
-	}
-	slices.Sort(order)
-	for _, name := range order {
+	for _, name := range slices.Sorted(maps.Keys(files)) {
 		content, err := n.text(files[name])
 		if err != nil {
 			return false, "", err
@@ -181,15 +141,12 @@ func (n Node) nextMode() (exclusive bool, from string, err error) {
 		}
 	}
 	cmdline, err := n.text("proc/cmdline")
-	if err != nil {
-		return false, "", err
-	}
 	for _, word := range strings.Fields(cmdline) {
 		if value, found := strings.CutPrefix(word, "ib_core.netns_mode="); found {
 			exclusive, from = isExclusive(value), "the kernel's command line"
 		}
 	}
-	return exclusive, from, nil
+	return exclusive, from, err
 }
 
 // modeOption reads the option of a file of modprobe.d.
@@ -214,24 +171,21 @@ func isExclusive(value string) bool {
 	return slices.Contains([]string{"0", "n", "N", "off"}, value)
 }
 
-func (n Node) charDevices(ctx context.Context) []report.Finding {
-	s, err := n.RDMA(ctx)
-	if err != nil {
-		return unlisted(err)
-	}
-	if len(s.Devices) == 0 {
-		return []report.Finding{cannotTell("the node has no RDMA device", "rdma-devices")}
+func (l *look) charDevices() []report.Finding {
+	devices := l.system().Devices
+	if len(devices) == 0 {
+		l.lacks("the node has no RDMA device", "rdma-devices")
 	}
 	var out []report.Finding
-	for _, d := range s.Devices {
-		out = append(out, n.filesOf(d.Name).About(d.Name))
+	for _, d := range devices {
+		out = append(out, l.about(d.Name, func(l *look) report.Finding { return l.filesOf(d.Name) }))
 	}
 	return out
 }
 
-func (n Node) filesOf(device string) report.Finding {
+func (l *look) filesOf(device string) report.Finding {
 	const dir = "/dev/infiniband/"
-	wanted := n.CharDevices(device)
+	wanted := l.CharDevices(device)
 	var there, missing []string
 	for _, kind := range []string{"uverbs", "umad", "rdma_cm"} {
 		if !slices.ContainsFunc(wanted, func(p string) bool { return strings.HasPrefix(p, dir+kind) }) {
@@ -239,12 +193,8 @@ func (n Node) filesOf(device string) report.Finding {
 		}
 	}
 	for _, file := range wanted {
-		found, err := n.has(strings.TrimPrefix(file, "/"))
-		if err != nil {
-			return cannotTell(err.Error(), "the right to look at "+dir)
-		}
 		name := strings.TrimPrefix(file, dir)
-		if found {
+		if l.there(strings.TrimPrefix(file, "/"), "the right to look at "+dir) {
 			there = append(there, name)
 		} else {
 			missing = append(missing, name)

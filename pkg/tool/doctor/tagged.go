@@ -5,7 +5,6 @@ package doctor
 
 import (
 	"cmp"
-	"context"
 	"fmt"
 	"path"
 	"slices"
@@ -24,29 +23,23 @@ import (
 
 // taggedFrames asks about pods on a NIC that also has VLANs. A macvlan passes frames with a
 // tag, and a process with CAP_NET_RAW writes any.
-func (n Node) taggedFrames(ctx context.Context) []report.Finding {
-	links, err := n.Links(ctx)
-	if err != nil {
-		return []report.Finding{noLinks(err)}
-	}
+func (l *look) taggedFrames() []report.Finding {
+	links := l.links()
 	vlans := map[conf.LinkName][]int{}
-	for _, l := range links {
-		below := func(nic rtnl.Link) bool { return l.Lower == rtnl.Lower{Index: nic.Index, NSID: rtnl.NoNSID} }
-		if i := slices.IndexFunc(links, below); l.VLAN != 0 && i >= 0 {
+	for _, vlan := range links {
+		below := func(nic rtnl.Link) bool { return vlan.Lower == rtnl.Lower{Index: nic.Index, NSID: rtnl.NoNSID} }
+		if i := slices.IndexFunc(links, below); vlan.VLAN != 0 && i >= 0 {
 			name := conf.LinkName(links[i].Name)
-			vlans[name] = append(vlans[name], l.VLAN)
+			vlans[name] = append(vlans[name], vlan.VLAN)
 		}
 	}
 	if len(vlans) == 0 {
 		return []report.Finding{ok("no NIC has a VLAN")}
 	}
-	processes, hidden := n.processes()
+	processes, hidden := l.processes()
 	var out []report.Finding
 	untagged := 0
-	for rec, err := range n.Records.All() {
-		if err != nil {
-			return []report.Finding{noRecords(err)}
-		}
+	for _, rec := range l.records() {
 		for child := range plan.All[plan.Child](rec.Plan.Ops) {
 			if vlans[child.Parent] == nil || child.InPod || child.VLAN.ID != 0 {
 				continue
@@ -55,7 +48,7 @@ func (n Node) taggedFrames(ctx context.Context) []report.Finding {
 			pod := cmp.Or(rec.Pod.String(), string(rec.ContainerID)) + " " + string(child.Name)
 			in := processes[rec.NetnsID.Ino]
 			switch {
-			case slices.ContainsFunc(in, func(p string) bool { return n.mayWriteFrames(p) && !n.inSandbox(p, rec) }):
+			case slices.ContainsFunc(in, func(p string) bool { return l.mayWriteFrames(p) && !l.inSandbox(p, rec) }):
 				out = append(out, problem(fmt.Sprintf("it has no VLAN, but CAP_NET_RAW, and its NIC %s has VLANs: %v", child.Parent, vlans[child.Parent]),
 					"# drop NET_RAW in securityContext.capabilities of its containers; or let the switch port pass no tags, and take the VLANs to another NIC").About(pod))
 			case hidden != nil:
@@ -65,10 +58,7 @@ func (n Node) taggedFrames(ctx context.Context) []report.Finding {
 			}
 		}
 	}
-	if len(out) == 0 {
-		return []report.Finding{ok("pods without VLAN on NICs that have VLANs: %d; none has CAP_NET_RAW", untagged)}
-	}
-	return out
+	return orOK(out, "pods without VLAN on NICs that have VLANs: %d; none has CAP_NET_RAW", untagged)
 }
 
 // processes returns the folders of processes by the inodes of their network namespaces.
@@ -77,14 +67,12 @@ func (n Node) processes() (out map[uint64][]string, hidden error) {
 	out = map[uint64][]string{}
 	for _, name := range n.files("proc/[0-9]*/status") {
 		ns, err := netns.Inode(n.Root, path.Dir(name))
-		if isNotExist(err) {
-			continue // it has ended
-		}
-		if err != nil {
+		switch {
+		case err == nil:
+			out[ns] = append(out[ns], path.Dir(name))
+		case !isNotExist(err): // else it has ended
 			hidden = err
-			continue
 		}
-		out[ns] = append(out[ns], path.Dir(name))
 	}
 	return out, hidden
 }
@@ -92,15 +80,12 @@ func (n Node) processes() (out map[uint64][]string, hidden error) {
 // mayWriteFrames says whether a process has CAP_NET_RAW, or starts programs that may get it.
 func (n Node) mayWriteFrames(process string) bool {
 	status, _ := n.text(process + "/status") // without it, the process has ended
-	is := map[string]string{}
-	for line := range strings.Lines(status) {
-		key, value, _ := strings.Cut(line, ":")
-		is[key] = strings.TrimSpace(value)
+	set := "CapPrm:"
+	if privileges, _ := after(status, "NoNewPrivs:"); privileges == "0" {
+		set = "CapBnd:" // a program with file capabilities gives it the rest
 	}
-	may, err := strconv.ParseUint(is["CapPrm"], 16, 64)
-	if is["NoNewPrivs"] == "0" {
-		may, err = strconv.ParseUint(is["CapBnd"], 16, 64) // a program with file capabilities gives it the rest
-	}
+	capabilities, _ := after(status, set)
+	may, err := strconv.ParseUint(capabilities, 16, 64)
 	return err == nil && may>>unix.CAP_NET_RAW&1 == 1
 }
 
