@@ -300,19 +300,12 @@ func leases(t *testing.T) (lines []string) {
 	s := ledger.Store{Dir: t.TempDir(), BootID: "5f0c2d1e-8a3b-4c6d-9e7f-000000000001", Now: func() time.Duration { return time.Hour }}
 	err := s.Update(t.Context(), func(l *ledger.Ledger) error {
 		for _, n := range []byte{1, 3, 4} {
-			if err := l.Give(owner, ledger.Spot{Pool: "rail:compute", Addr: at(n)}); err != nil {
-				return err
-			}
-		}
-		h, _, err := l.Holding(owner.Key())
-		if err != nil {
-			return err
+			l.Give(owner, ledger.Spot{Pool: "rail:compute", Addr: at(n)})
 		}
 		ended := map[netip.Addr]ledger.State{at(3): ledger.Released, at(4): ledger.Conflicted}
-		if _, err := l.Retire(h, func(p ledger.Place) ledger.State { return ended[p.Addr] }); err != nil {
-			return err
-		}
-		return l.SetAside(ledger.Aside{Addr: at(9), Owner: owner})
+		l.Retire(l.Holding(owner.Key()), func(p ledger.Place) ledger.State { return ended[p.Addr] })
+		l.SetAside(ledger.Aside{Addr: at(9), Owner: owner})
+		return nil
 	})
 	if err != nil {
 		t.Fatal(err)

@@ -38,32 +38,31 @@ const conflictRest = time.Minute
 // address is leased to another owner, and 101 when a subnet has no address
 // left. It also reaps leases of namespaces that are gone.
 func (b *Book) Acquire(ctx context.Context, ask Ask) ([]Lease, error) {
-	wants, err := ask.wants()
-	if err != nil {
-		return nil, err
+	s, err := b.session(ctx, ask, b.store.Update)
+	if err == nil {
+		b.report(ctx, s.work)
 	}
-	s := session{ask: ask, wants: wants}
-	err = b.store.Update(ctx, func(l *ledger.Ledger) error { return s.acquire(b.work(l)) })
-	if err != nil {
-		return nil, err
-	}
-	b.report(ctx, s.work)
-	return s.leases, nil
+	return s.leases, err
 }
 
 // Preview returns what Acquire would lease now, or its error. It changes
 // nothing. Without a database it answers as for an empty one.
 func (b *Book) Preview(ctx context.Context, ask Ask) ([]Lease, error) {
+	s, err := b.session(ctx, ask, b.store.Try)
+	return s.leases, err
+}
+
+// session leases in a transaction. After an error it has no leases.
+func (b *Book) session(ctx context.Context, ask Ask, transact func(context.Context, func(*ledger.Ledger) error) error) (session, error) {
 	wants, err := ask.wants()
 	if err != nil {
-		return nil, err
+		return session{}, err
 	}
 	s := session{ask: ask, wants: wants}
-	err = b.store.Try(ctx, func(l *ledger.Ledger) error { return s.acquire(b.work(l)) })
-	if err != nil {
-		return nil, err
+	if err := transact(ctx, func(l *ledger.Ledger) error { return s.acquire(b.work(l)) }); err != nil {
+		return session{}, err
 	}
-	return s.leases, nil
+	return s, nil
 }
 
 // session is one Acquire.
@@ -81,12 +80,8 @@ func (s *session) acquire(w work) error {
 	if err != nil || missing == 0 {
 		return err
 	}
-	if err := s.reap(s.ask.Owner.Key(), s.ask.Owner.Netns, reapWindow); err != nil {
-		return err
-	}
-	if err := s.expire(s.ask.Pool, expireBatch*len(s.wants)); err != nil {
-		return err
-	}
+	s.reap(s.ask.Owner.Key(), s.ask.Owner.Netns, reapWindow)
+	s.expire(expireBatch * len(s.wants))
 	return s.chooseAll()
 }
 
@@ -133,20 +128,15 @@ func (s *session) choose(w want) (a netip.Addr, early bool, err error) {
 		early, err = s.request(w)
 		return w.requested, early, err
 	}
-	if a, ok, err := s.recall(w); err != nil || ok {
-		return a, false, err
+	if a, ok := s.recall(w); ok {
+		return a, false, nil
 	}
 	start := preferred(w.usable, s.ask.Owner)
-	for _, makeRoom := range []func() error{nothing, s.expireAll, s.reapAll} {
-		if err := makeRoom(); err != nil {
-			return a, false, err
-		}
-		a, ok, err := Pick(w.usable, start, s.used)
-		if err != nil {
-			return a, false, err
-		}
-		if ok {
-			return a, false, s.Give(s.ask.Owner, ledger.Spot{Pool: s.ask.Pool, Addr: a})
+	for _, makeRoom := range []func(){nothing, s.expireAll, s.reapAll} {
+		makeRoom()
+		if a, ok := Pick(w.usable, start, s.used); ok {
+			s.Give(s.ask.Owner, ledger.Spot{Pool: s.ask.Pool, Addr: a})
+			return a, false, nil
 		}
 	}
 	return s.oldest(w)
@@ -154,79 +144,58 @@ func (s *session) choose(w want) (a netip.Addr, early bool, err error) {
 
 // used tells Pick whether an address of the pool is used: leased, in quarantine, or set
 // aside. Runs of the pool and addresses that are set aside may follow one another.
-func (s *session) used(a netip.Addr) (last netip.Addr, used bool, err error) {
+func (s *session) used(a netip.Addr) (last netip.Addr, used bool) {
 	for ; a.IsValid(); a = last.Next() {
-		r, err := s.Run(s.ask.Pool, a)
-		if err != nil {
-			return last, used, err
-		}
+		r := s.Run(s.ask.Pool, a)
 		if !r.Contains(a) {
-			if aside, err := s.aside(a); err != nil || !aside {
-				return last, used, err
+			if !s.aside(a) {
+				return last, used
 			}
 			r.Last = a
 		}
 		last, used = r.Last, true
 	}
-	return last, used, nil
+	return last, used
 }
 
 // aside says whether an address is set aside: a namespace had it when the
 // database was rebuilt, and that namespace may still exist.
-func (s *session) aside(a netip.Addr) (bool, error) {
-	is, found, err := s.Aside(a)
-	if err != nil || !found {
-		return false, err
-	}
+func (s *session) aside(a netip.Addr) bool {
+	is, found := s.Aside(a)
 	present := s.ask.Owner.Netns
-	return !s.visible(present) || !s.dead(present, is.Owner.Netns), nil
+	return found && (!s.visible(present) || !s.dead(present, is.Owner.Netns))
 }
 
 // recall leases an address in quarantine to the pod that had it last. The
 // quarantine is only for other pods.
-func (s *session) recall(w want) (netip.Addr, bool, error) {
-	mine, err := s.Last(s.ask.Pool, s.ask.Owner.Identity())
-	if err != nil {
-		return netip.Addr{}, false, err
-	}
-	for _, r := range mine {
-		if !w.fits(r.Addr) {
-			continue
-		}
-		aside, err := s.aside(r.Addr)
-		if err != nil {
-			return netip.Addr{}, false, err
-		}
-		if !aside {
-			return r.Addr, true, s.Wake(s.ask.Owner, r)
+func (s *session) recall(w want) (netip.Addr, bool) {
+	for _, r := range s.Last(s.ask.Pool, s.ask.Owner.Identity()) {
+		if w.fits(r.Addr) && !s.aside(r.Addr) {
+			s.Wake(s.ask.Owner, r, false)
+			return r.Addr, true
 		}
 	}
-	return netip.Addr{}, false, nil
+	return netip.Addr{}, false
 }
 
-func nothing() error { return nil }
+func nothing() {}
 
-func (s *session) expireAll() error { return s.expire(s.ask.Pool, unbounded) }
+func (s *session) expireAll() { s.expire(unbounded) }
 
 // reapAll looks at every lease. A reaped address is free at once only without
 // quarantine. Otherwise it goes into quarantine behind all others.
-func (s *session) reapAll() error {
-	if err := s.reap(s.ask.Owner.Key(), s.ask.Owner.Netns, unbounded); err != nil {
-		return err
-	}
-	return s.expireAll()
+func (s *session) reapAll() {
+	s.reap(s.ask.Owner.Key(), s.ask.Owner.Netns, unbounded)
+	s.expireAll()
 }
 
-// expire frees addresses of a pool after their quarantine, oldest first. It
+// expire frees addresses of the pool after their quarantine, oldest first. It
 // waits until there are batch of them, and frees no more than batch. A batch
 // costs less than single addresses, and until then their last owners can still
 // get them back.
-func (s *session) expire(pool string, batch int) error {
+func (s *session) expire(batch int) {
 	var due []ledger.Quarantined
-	for r, err := range s.Quarantined(pool) {
-		if err != nil {
-			return err
-		}
+	for r := range s.Quarantined(s.ask.Pool) {
 		if len(due) == batch || s.Now-r.Freed < s.ask.Quarantine {
 			break // all others are younger
 		}
@@ -235,14 +204,11 @@ func (s *session) expire(pool string, batch int) error {
 		}
 	}
 	if len(due) < batch && batch != unbounded {
-		return nil
+		return
 	}
 	for _, r := range due {
-		if err := s.Free(r); err != nil {
-			return err
-		}
+		s.Free(r)
 	}
-	return nil
 }
 
 // quarantined says whether an address is still in quarantine.
@@ -261,16 +227,8 @@ func quarantineFor(of State, quarantine time.Duration) time.Duration {
 // oldest leases the address that is longest in quarantine, when no other is
 // left.
 func (s *session) oldest(w want) (a netip.Addr, early bool, err error) {
-	for r, err := range s.Quarantined(s.ask.Pool) {
-		if err != nil {
-			return a, false, err
-		}
-		if !w.fits(r.Addr) {
-			continue
-		}
-		if aside, err := s.aside(r.Addr); err != nil {
-			return a, false, err
-		} else if aside {
+	for r := range s.Quarantined(s.ask.Pool) {
+		if !w.fits(r.Addr) || s.aside(r.Addr) {
 			continue
 		}
 		if s.ask.RefuseQuarantined && s.quarantined(r) {
@@ -287,46 +245,32 @@ func (s *session) oldest(w want) (a netip.Addr, early bool, err error) {
 // request leases the requested address of a want.
 func (s *session) request(w want) (early bool, err error) {
 	spot := ledger.Spot{Pool: s.ask.Pool, Addr: w.requested}
-	if aside, err := s.aside(spot.Addr); err != nil {
-		return false, err
-	} else if aside {
-		return false, s.isAside(spot.Addr)
+	if s.aside(spot.Addr) {
+		is, _ := s.Aside(spot.Addr)
+		return false, cnierr.New(cnierr.TryAgain, "lease requested address", spot.Addr.String(),
+			"wait until the pod that has it is gone, or request another address; rocectl pool list shows all leases",
+			"it is set aside: %v had it when the lease database was rebuilt", is.Owner)
 	}
-	if _, used, err := s.used(spot.Addr); err != nil {
-		return false, err
-	} else if !used {
-		return false, s.Give(s.ask.Owner, spot)
+	if _, used := s.used(spot.Addr); !used {
+		s.Give(s.ask.Owner, spot)
+		return false, nil
 	}
-	if _, ok, err := s.recall(w); err != nil || ok {
-		return false, err
+	if _, ok := s.recall(w); ok {
+		return false, nil
 	}
 	if err := s.evict(spot); err != nil {
 		return false, err
 	}
 	// The evicted owner may have been the same pod.
-	if _, ok, err := s.recall(w); err != nil || ok {
-		return false, err
+	if _, ok := s.recall(w); ok {
+		return false, nil
 	}
-	for r, err := range s.Quarantined(spot.Pool) {
-		if err != nil {
-			return false, err
-		}
+	for r := range s.Quarantined(spot.Pool) {
 		if r.Addr == spot.Addr {
 			return s.wake(r)
 		}
 	}
 	return false, cnierr.New(cnierr.Bug, "lease requested address", spot.Addr.String(), "", "pool %q counts it as in use, but it is neither leased nor in quarantine", spot.Pool)
-}
-
-// isAside returns the error for a requested address that is set aside.
-func (s *session) isAside(a netip.Addr) error {
-	is, _, err := s.Aside(a)
-	if err != nil {
-		return err
-	}
-	return cnierr.New(cnierr.TryAgain, "lease requested address", a.String(),
-		"wait until the pod that has it is gone, or request another address; rocectl pool list shows all leases",
-		"it is set aside: %v had it when the lease database was rebuilt", is.Owner)
 }
 
 // wake leases an address in quarantine. It says whether the quarantine was not
@@ -335,22 +279,21 @@ func (s *session) wake(r ledger.Quarantined) (early bool, err error) {
 	if s.ask.RefuseQuarantined && s.quarantined(r) {
 		return false, s.inQuarantine(r)
 	}
-	if s.quarantined(r) {
-		return true, s.WakeEarly(s.ask.Owner, r)
-	}
-	return false, s.Wake(s.ask.Owner, r)
+	early = s.quarantined(r)
+	s.Wake(s.ask.Owner, r, early)
+	return early, nil
 }
 
 // evict puts a leased address into quarantine if the namespace of its holder is
 // gone. Otherwise its error names the holder.
 func (s *session) evict(spot ledger.Spot) error {
-	h, held, err := s.Holder(spot)
-	if err != nil || !held {
-		return err
+	h := s.Holder(spot)
+	if len(h.Places) == 0 {
+		return nil
 	}
 	if present := s.ask.Owner.Netns; s.visible(present) && s.dead(present, h.Owner.Netns) {
-		_, err := s.Retire(h, allPlaces)
-		return err
+		s.Retire(h, allPlaces)
+		return nil
 	}
 	return cnierr.New(cnierr.TryAgain, "lease requested address", spot.Addr.String(),
 		"wait until the holder is gone, or request another address; rocectl pool list shows all leases",
@@ -361,19 +304,15 @@ func allPlaces(ledger.Place) State { return ledger.Released }
 
 // exhausted returns the error for a subnet without addresses left.
 func (s *session) exhausted(w want) error {
-	usage, err := s.usageOf(w)
-	if err != nil {
-		return err
-	}
 	return cnierr.New(cnierr.PoolExhausted, "lease address", s.ask.Pool,
-		"widen ipam.subnets[].ranges, or look for leaks with rocectl pool list", "no address of %v is left: %v", w.Prefix, usage)
+		"widen ipam.subnets[].ranges, or look for leaks with rocectl pool list", "no address of %v is left: %v", w.Prefix, s.usageOf(w))
 }
 
 // usageOf returns how full the subnet of a want is.
-func (s *session) usageOf(w want) (Usage, error) {
+func (s *session) usageOf(w want) Usage {
 	usage := []Usage{w.usage()}
-	err := count(s.Ledger, s.ask, []want{w}, usage)
-	return usage[0], err
+	count(s.Ledger, s.ask, []want{w}, usage)
+	return usage[0]
 }
 
 // keep decides about the addresses that the owner already has in the pool. An address
@@ -381,10 +320,7 @@ func (s *session) usageOf(w want) (Usage, error) {
 // how many wants are left. It refuses a request when a plugin before in the list has
 // leased as this owner: the address is on that plugin's interface.
 func (s *session) keep() (missing int, err error) {
-	h, _, err := s.Holding(s.ask.Owner.Key())
-	if err != nil {
-		return 0, err
-	}
+	h := s.Holding(s.ask.Owner.Key())
 	for _, p := range h.Places {
 		if slices.Contains(s.ask.Earlier, p.Addr) {
 			return 0, cnierr.New(cnierr.BadConfig, "lease address for", s.ask.Owner.IfName, "list each plugin that leases addresses only once",
@@ -392,7 +328,7 @@ func (s *session) keep() (missing int, err error) {
 		}
 	}
 	missing = len(s.wants)
-	left, err := s.Retire(h, func(p ledger.Place) State {
+	left := s.Retire(h, func(p ledger.Place) State {
 		if p.Pool != s.ask.Pool {
 			return 0
 		}
@@ -404,11 +340,11 @@ func (s *session) keep() (missing int, err error) {
 		missing--
 		return 0
 	})
-	if err != nil || len(left.Places) == 0 || left.Owner == s.ask.Owner {
-		return missing, err
+	if len(left.Places) > 0 && left.Owner != s.ask.Owner {
+		// The runtime repeated the ADD, maybe with a new namespace.
+		s.Save(ledger.Holding{Owner: s.ask.Owner, Places: left.Places})
 	}
-	// The runtime repeated the ADD, maybe with a new namespace.
-	return missing, s.Save(ledger.Holding{Owner: s.ask.Owner, Places: left.Places})
+	return missing, nil
 }
 
 // fitting returns a want without a lease that an address fits, or -1.
@@ -438,11 +374,7 @@ func (s *session) inQuarantine(r ledger.Quarantined) error {
 // allInQuarantine returns the error for a subnet in which all addresses that are left are in
 // quarantine. r is longest in quarantine.
 func (s *session) allInQuarantine(w want, r ledger.Quarantined) error {
-	usage, err := s.usageOf(w)
-	if err != nil {
-		return err
-	}
 	return cnierr.New(cnierr.PoolExhausted, "lease address", s.ask.Pool, quarantineHint,
 		"all free addresses of %v are in quarantine, the next one (%v) for %v more, and this program cannot probe for conflicts: %v",
-		w.Prefix, r.Addr, s.quarantineLeft(r), usage)
+		w.Prefix, r.Addr, s.quarantineLeft(r), s.usageOf(w))
 }

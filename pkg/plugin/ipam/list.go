@@ -44,11 +44,12 @@ func (e Entry) InQuarantine(quarantine time.Duration) bool {
 func (b *Book) List(ctx context.Context, pool string) ([]Entry, error) {
 	var out []Entry
 	err := b.store.View(ctx, func(l *ledger.Ledger) error {
-		return each(l, func(e Entry) {
+		each(l, func(e Entry) {
 			if pool == "" || e.Of(pool) {
 				out = append(out, e)
 			}
 		})
+		return nil
 	})
 	if err != nil {
 		return nil, ignoreNone(err)
@@ -60,28 +61,18 @@ func (b *Book) List(ctx context.Context, pool string) ([]Entry, error) {
 }
 
 // each calls fn for every used address, in any order.
-func each(l *ledger.Ledger, fn func(Entry)) error {
-	for h, err := range l.Holdings() {
-		if err != nil {
-			return err
-		}
+func each(l *ledger.Ledger, fn func(Entry)) {
+	for h := range l.Holdings() {
 		for _, p := range h.Places {
 			fn(Entry{p.Pool, p.Addr, ledger.Leased, p.Early, l.Now - p.Since, h.Owner})
 		}
 	}
-	for r, err := range l.AllQuarantined() {
-		if err != nil {
-			return err
-		}
+	for r := range l.AllQuarantined() {
 		fn(Entry{r.Pool, r.Addr, r.State, false, l.Now - r.Freed, r.Owner})
 	}
-	for a, err := range l.Asides() {
-		if err != nil {
-			return err
-		}
+	for a := range l.Asides() {
 		fn(Entry{Addr: a.Addr, State: ledger.SetAside, Owner: a.Owner})
 	}
-	return nil
 }
 
 // Usage is how full a subnet of a pool is. Total is the sum of Leased, Quarantined,
@@ -116,7 +107,10 @@ func (b *Book) Usage(ctx context.Context, ask Ask) ([]Usage, error) {
 	for i, w := range wants {
 		out[i] = w.usage()
 	}
-	err = b.store.View(ctx, func(l *ledger.Ledger) error { return count(l, ask, wants, out) })
+	err = b.store.View(ctx, func(l *ledger.Ledger) error {
+		count(l, ask, wants, out)
+		return nil
+	})
 	return out, ignoreNone(err)
 }
 
@@ -142,9 +136,9 @@ func (w want) usage() Usage {
 }
 
 // count adds the addresses that are leased or in quarantine.
-func count(l *ledger.Ledger, ask Ask, wants []want, usage []Usage) error {
+func count(l *ledger.Ledger, ask Ask, wants []want, usage []Usage) {
 	one := big.NewInt(1)
-	return each(l, func(e Entry) {
+	each(l, func(e Entry) {
 		for i := range wants {
 			u := &usage[i]
 			switch {

@@ -12,7 +12,7 @@ import (
 
 // Used says whether an address is used. If it is, last is the last address of
 // the longest run of used addresses that contains it: the next address is free.
-type Used func(netip.Addr) (last netip.Addr, used bool, err error)
+type Used func(netip.Addr) (last netip.Addr, used bool)
 
 // Pick returns the first address at or after start that is in usable and not
 // used. After the last address it goes on with the first. It returns false if
@@ -22,10 +22,10 @@ type Used func(netip.Addr) (last netip.Addr, used bool, err error)
 // It calls used at most twice for each range. So its cost depends on how much
 // is excluded. It does not depend on the size of the subnet or on the number of
 // leases.
-func Pick(usable []netrange.Range, start netip.Addr, used Used) (netip.Addr, bool, error) {
+func Pick(usable []netrange.Range, start netip.Addr, used Used) (netip.Addr, bool) {
 	n := len(usable)
 	if n == 0 {
-		return netip.Addr{}, false, nil
+		return netip.Addr{}, false
 	}
 	at := netrange.Find(usable, start)
 	for i := range n + 1 { // the range that holds start comes twice
@@ -33,18 +33,15 @@ func Pick(usable []netrange.Range, start netip.Addr, used Used) (netip.Addr, boo
 		if i == 0 && r.Contains(start) {
 			r.First = start
 		}
-		last, taken, err := used(r.First)
-		if err != nil {
-			return netip.Addr{}, false, err
-		}
+		last, taken := used(r.First)
 		if !taken {
-			return r.First, true, nil
+			return r.First, true
 		}
 		if next := last.Next(); r.Contains(next) {
-			return next, true, nil
+			return next, true
 		}
 	}
-	return netip.Addr{}, false, nil
+	return netip.Addr{}, false
 }
 
 // preferred returns the address at which the search for an owner's address starts.

@@ -4,7 +4,6 @@
 package ipam
 
 import (
-	"errors"
 	"fmt"
 	"net/netip"
 	"strings"
@@ -30,13 +29,13 @@ func ranges(t testing.TB, s string) []netrange.Range {
 // usedIn is a Used for runs in a slice. It counts its calls.
 func usedIn(runs []netrange.Range, asked *int) Used {
 	runs = netrange.Minus(runs, nil)
-	return func(a netip.Addr) (netip.Addr, bool, error) {
+	return func(a netip.Addr) (netip.Addr, bool) {
 		*asked++
 		i := netrange.Find(runs, a)
 		if i == len(runs) || !runs[i].Contains(a) {
-			return netip.Addr{}, false, nil
+			return netip.Addr{}, false
 		}
-		return runs[i].Last, true, nil
+		return runs[i].Last, true
 	}
 }
 
@@ -61,25 +60,14 @@ func TestPickTakesTheFirstFreeAddressFromTheStart(t *testing.T) {
 		t.Run(c.name, func(t *testing.T) {
 			t.Parallel()
 			usable, asked := ranges(t, c.usable), 0
-			got, ok, err := Pick(usable, netip.MustParseAddr(c.start), usedIn(ranges(t, c.used), &asked))
-			if err != nil || ok != (c.want != "") || ok && got != netip.MustParseAddr(c.want) {
-				t.Errorf("got %v, %v, %v; want %q", got, ok, err, c.want)
+			got, ok := Pick(usable, netip.MustParseAddr(c.start), usedIn(ranges(t, c.used), &asked))
+			if ok != (c.want != "") || ok && got != netip.MustParseAddr(c.want) {
+				t.Errorf("got %v, %v; want %q", got, ok, c.want)
 			}
 			if asked > len(usable)+1 {
 				t.Errorf("asked %d times for %d ranges", asked, len(usable))
 			}
 		})
-	}
-}
-
-func TestPickPassesErrorsOn(t *testing.T) {
-	t.Parallel()
-	mine := errors.New("mine")
-	_, _, err := Pick(ranges(t, "10.0.0.1"), netip.MustParseAddr("10.0.0.1"), func(netip.Addr) (netip.Addr, bool, error) {
-		return netip.Addr{}, false, mine
-	})
-	if !errors.Is(err, mine) {
-		t.Errorf("got %v, want %v", err, mine)
 	}
 }
 
@@ -111,9 +99,9 @@ func FuzzPickInSubnet(f *testing.F) {
 			}
 		}
 		asked, usable := 0, s.usable(host)
-		got, ok, err := Pick(usable, preferred(usable, Owner{PodName: pod, ContainerID: "c"}), usedIn(pairs(used), &asked))
-		if err != nil || ok != (len(free) > 0) || ok && !free[got] {
-			t.Errorf("got %v, %v, %v of %d free addresses; usable %v", got, ok, err, len(free), usable)
+		got, ok := Pick(usable, preferred(usable, Owner{PodName: pod, ContainerID: "c"}), usedIn(pairs(used), &asked))
+		if ok != (len(free) > 0) || ok && !free[got] {
+			t.Errorf("got %v, %v of %d free addresses; usable %v", got, ok, len(free), usable)
 		}
 	})
 }

@@ -85,10 +85,7 @@ func (s *session) chooseGroup(members []int) error {
 		return nil
 	}
 	fixed := slices.Concat(requested, kept)
-	leases, err := s.rails(wants).lease(fixed)
-	if err != nil {
-		return err
-	}
+	leases := s.rails(wants).lease(fixed)
 	for n, i := range missing {
 		if leases != nil {
 			s.leases[i] = leases[n]
@@ -127,50 +124,41 @@ func (s *session) warnDifferent(members []int, fixed []netip.Addr) {
 // lease leases one slot on all rails. It returns nil if there is none. It
 // prefers a slot that other rails of the group already have. Next come the
 // slots that the pod had, and last the first free slot.
-func (r rails) lease(fixed []netip.Addr) ([]Lease, error) {
+func (r rails) lease(fixed []netip.Addr) []Lease {
 	if len(r.usable) == 0 {
-		return nil, nil
+		return nil
 	}
-	makeRoom := []func() error{nothing, r.expireAll, r.reapAll}
+	makeRoom := []func(){nothing, r.expireAll, r.reapAll}
 	if len(fixed) > 0 {
 		// Not reapAll: an ADD that requests an address must not look at every
 		// lease only because its slot is taken on one rail.
-		leases, err := r.try(makeRoom[:2], func(mine []ledger.Quarantined) (netip.Addr, error) { return r.firstOpen(fixed, mine) })
-		if err != nil || leases != nil {
-			return leases, err
+		leases := r.try(makeRoom[:2], func(mine []ledger.Quarantined) netip.Addr { return r.firstOpen(fixed, mine) })
+		if leases != nil {
+			return leases
 		}
 	}
 	return r.try(makeRoom, r.find)
 }
 
 // try leases the slot that find finds. It returns nil if find finds none.
-func (r rails) try(rooms []func() error, find func(mine []ledger.Quarantined) (netip.Addr, error)) ([]Lease, error) {
+func (r rails) try(rooms []func(), find func(mine []ledger.Quarantined) netip.Addr) []Lease {
 	for _, makeRoom := range rooms {
-		if err := makeRoom(); err != nil {
-			return nil, err
-		}
-		mine, err := r.Last(r.ask.Pool, r.ask.Owner.Identity())
-		if err != nil {
-			return nil, err
-		}
-		slot, err := find(mine)
-		if err != nil {
-			return nil, err
-		}
-		if slot.IsValid() {
+		makeRoom()
+		mine := r.Last(r.ask.Pool, r.ask.Owner.Identity())
+		if slot := find(mine); slot.IsValid() {
 			return r.take(slot, mine)
 		}
 	}
-	return nil, nil
+	return nil
 }
 
 // find returns a slot that the pod had, or else the first free one.
-func (r rails) find(mine []ledger.Quarantined) (netip.Addr, error) {
-	if slot, err := r.firstOpen(r.had(mine), mine); err != nil || slot.IsValid() {
-		return slot, err
+func (r rails) find(mine []ledger.Quarantined) netip.Addr {
+	if slot := r.firstOpen(r.had(mine), mine); slot.IsValid() {
+		return slot
 	}
-	slot, _, err := Pick(r.usable, preferred(r.usable, r.ask.Owner), r.used)
-	return slot, err
+	slot, _ := Pick(r.usable, preferred(r.usable, r.ask.Owner), r.used)
+	return slot
 }
 
 // had returns the slots that the pod had. The slots that it had on most rails
@@ -194,37 +182,32 @@ func (r rails) had(mine []ledger.Quarantined) []netip.Addr {
 }
 
 // firstOpen returns the first of slots that the pod can have on all rails.
-func (r rails) firstOpen(slots []netip.Addr, mine []ledger.Quarantined) (netip.Addr, error) {
+func (r rails) firstOpen(slots []netip.Addr, mine []ledger.Quarantined) netip.Addr {
 	for _, slot := range slots {
-		if open, err := r.open(slot, mine); err != nil || open {
-			return slot, err
+		if r.open(slot, mine) {
+			return slot
 		}
 	}
-	return netip.Addr{}, nil
+	return netip.Addr{}
 }
 
 // open says whether the pod can have the address of a slot on all rails: the
 // address is free, or in quarantine and last leased by this pod.
-func (r rails) open(slot netip.Addr, mine []ledger.Quarantined) (bool, error) {
+func (r rails) open(slot netip.Addr, mine []ledger.Quarantined) bool {
 	for _, w := range r.missing {
 		a := w.at(slot)
 		if !w.has(a) {
-			return false, nil
+			return false
 		}
-		taken := r.aside
-		if quarantinedAt(mine, a) < 0 {
-			taken = r.taken
-		}
-		if is, err := taken(a); err != nil || is {
-			return false, err
+		if quarantinedAt(mine, a) >= 0 {
+			if r.aside(a) {
+				return false
+			}
+		} else if _, used := r.session.used(a); used {
+			return false
 		}
 	}
-	return true, nil
-}
-
-func (r rails) taken(a netip.Addr) (bool, error) {
-	_, taken, err := r.session.used(a)
-	return taken, err
+	return true
 }
 
 func quarantinedAt(quarantined []ledger.Quarantined, a netip.Addr) int {
@@ -234,43 +217,36 @@ func quarantinedAt(quarantined []ledger.Quarantined, a netip.Addr) int {
 // used tells Pick whether a slot is used. A slot is used if it is used on any
 // rail. The search ends at the end of the range of usable that holds the slot.
 // So Pick passes each used run of each rail once.
-func (r rails) used(slot netip.Addr) (last netip.Addr, taken bool, err error) {
+func (r rails) used(slot netip.Addr) (last netip.Addr, taken bool) {
 	end := r.usable[netrange.Find(r.usable, slot)].Last
 	free := 0 // the number of rails on which the slot is known to be free
 	for i := 0; free < len(r.missing); i = (i + 1) % len(r.missing) {
 		w := r.missing[i]
-		to, used, err := r.session.used(w.at(slot))
-		if err != nil {
-			return last, taken, err
-		}
+		to, used := r.session.used(w.at(slot))
 		if !used {
 			free++
 			continue
 		}
 		if !w.Prefix.Contains(to) || !w.slot(to).Less(end) {
-			return end, true, nil
+			return end, true
 		}
 		last, taken, free = w.slot(to), true, 1
 		slot = last.Next()
 	}
-	return last, taken, nil
+	return last, taken
 }
 
 // take leases an open slot on all rails.
-func (r rails) take(slot netip.Addr, mine []ledger.Quarantined) ([]Lease, error) {
+func (r rails) take(slot netip.Addr, mine []ledger.Quarantined) []Lease {
 	var out []Lease
 	for _, w := range r.missing {
 		a := w.at(slot)
-		var err error
 		if i := quarantinedAt(mine, a); i >= 0 {
-			err = r.Wake(r.ask.Owner, mine[i])
+			r.Wake(r.ask.Owner, mine[i], false)
 		} else {
-			err = r.Give(r.ask.Owner, ledger.Spot{Pool: r.ask.Pool, Addr: a})
-		}
-		if err != nil {
-			return nil, err
+			r.Give(r.ask.Owner, ledger.Spot{Pool: r.ask.Pool, Addr: a})
 		}
 		out = append(out, w.lease(a, false))
 	}
-	return out, nil
+	return out
 }

@@ -25,14 +25,13 @@ func (b *Book) Release(ctx context.Context, k Key, ns netns.Ref) error {
 	var w work
 	err := b.store.Existing(ctx, func(l *ledger.Ledger) error {
 		w = b.work(l)
-		released, err := w.retire(k)
-		if err == nil {
-			err = w.dropAsides(k, ns)
+		h := w.Holding(k)
+		w.Retire(h, allPlaces)
+		w.dropAsides(k, ns)
+		if len(h.Places) > 0 {
+			w.reap(k, ns, reapWindow)
 		}
-		if err != nil || !released {
-			return err
-		}
-		return w.reap(k, ns, reapWindow)
+		return nil
 	})
 	if err != nil {
 		return ignoreNone(err)
@@ -41,30 +40,13 @@ func (b *Book) Release(ctx context.Context, k Key, ns netns.Ref) error {
 	return nil
 }
 
-// retire puts everything that an owner holds into quarantine. It says whether the
-// owner held anything.
-func (w *work) retire(k Key) (bool, error) {
-	h, held, err := w.Holding(k)
-	if err == nil && held {
-		_, err = w.Retire(h, allPlaces)
-	}
-	return held, err
-}
-
 // dropAsides frees the addresses that are set aside for an owner in a namespace.
-func (w *work) dropAsides(k Key, ns netns.Ref) error {
-	for a, err := range w.Asides() {
-		if err != nil {
-			return err
-		}
-		if !a.Of(k, ns.ID) {
-			continue
-		}
-		if err := w.DropAside(a.Addr); err != nil {
-			return err
+func (w *work) dropAsides(k Key, ns netns.Ref) {
+	for a := range w.Asides() {
+		if a.Of(k, ns.ID) {
+			w.DropAside(a.Addr)
 		}
 	}
-	return nil
 }
 
 // Reject takes addresses away from the owner because another host on the network
@@ -77,17 +59,14 @@ func (w *work) dropAsides(k Key, ns netns.Ref) error {
 // Of the Ask, it uses only Pool, Subnets and the Owner's key.
 func (b *Book) Reject(ctx context.Context, ask Ask, addrs []netip.Addr) error {
 	return ignoreNone(b.store.Existing(ctx, func(l *ledger.Ledger) error {
-		h, held, err := l.Holding(ask.Owner.Key())
-		if err != nil || !held {
-			return err
-		}
+		h := l.Holding(ask.Owner.Key())
 		slots := map[groupSlot]bool{}
 		for _, p := range h.Places {
 			if p.Pool == ask.Pool && slices.Contains(addrs, p.Addr) {
 				slots[ask.slot(p.Addr)] = true
 			}
 		}
-		_, err = l.Retire(h, func(p ledger.Place) State {
+		l.Retire(h, func(p ledger.Place) State {
 			at := ask.slot(p.Addr)
 			switch {
 			case p.Pool != ask.Pool:
@@ -99,7 +78,7 @@ func (b *Book) Reject(ctx context.Context, ask Ask, addrs []netip.Addr) error {
 			}
 			return 0
 		})
-		return err
+		return nil
 	}))
 }
 
@@ -127,28 +106,20 @@ func (a Ask) slot(addr netip.Addr) groupSlot {
 func (b *Book) ReleaseAddress(ctx context.Context, pool string, addr netip.Addr) error {
 	spot, used := ledger.Spot{Pool: pool, Addr: addr}, false
 	err := b.store.Existing(ctx, func(l *ledger.Ledger) error {
-		if _, aside, err := l.Aside(addr); err != nil {
-			return err
-		} else if aside {
-			used = true
-			return l.DropAside(addr)
+		if _, used = l.Aside(addr); used {
+			l.DropAside(addr)
+			return nil
 		}
-		r, err := l.Run(pool, addr)
-		used = r.Contains(addr)
-		if err != nil || !used {
-			return err
+		if used = l.Run(pool, addr).Contains(addr); !used {
+			return nil
 		}
-		h, held, err := l.Holder(spot)
-		if err != nil || !held {
-			return err
-		}
-		_, err = l.Retire(h, func(p ledger.Place) State {
+		l.Retire(l.Holder(spot), func(p ledger.Place) State {
 			if p.Spot == spot {
 				return ledger.Released
 			}
 			return 0
 		})
-		return err
+		return nil
 	})
 	if err := ignoreNone(err); err != nil || used {
 		return err
@@ -176,52 +147,37 @@ const (
 // container without /run/netns. So reap reaps nothing unless it finds the
 // namespace of the present call in the same folder, or both are named by a process. It also reaps nothing if most
 // namespaces that it looked at seem to be gone.
-func (w *work) reap(k Key, present netns.Ref, limit int) error {
+func (w *work) reap(k Key, present netns.Ref, limit int) {
 	if !w.visible(present) {
-		return nil
+		return
 	}
-	checked, gone, dead, err := w.look(k, present, limit)
-	if err != nil {
-		return err
-	}
+	checked, gone, dead := w.look(k, present, limit)
 	if gone > 4 && 2*gone > checked {
 		w.warn("most of the checked namespaces are gone, which can be an error: no lease is freed", "checked", checked, "gone", gone)
-		return nil
+		return
 	}
 	for _, n := range dead {
-		h, err := n.Holding()
-		if err != nil {
-			return err
-		}
+		h := n.Holding()
 		w.warn("leases are freed: their namespace is gone", "owner", h.Owner.String(), "container", h.Owner.ContainerID,
 			"interface", h.Owner.IfName, "netns", h.Owner.Netns.Path, "addresses", len(h.Places))
 		w.reaped = append(w.reaped, h.Owner)
-		if _, err := w.Retire(h, allPlaces); err != nil {
-			return err
-		}
+		w.Retire(h, allPlaces)
 	}
-	return nil
 }
 
 // look judges up to limit namespaces. It returns the number of namespaces that
 // it judged, the number of those that are gone, and the holdings of those.
-func (w *work) look(k Key, present netns.Ref, limit int) (checked, gone int, dead []ledger.Neighbour, err error) {
+func (w *work) look(k Key, present netns.Ref, limit int) (checked, gone int, dead []ledger.Neighbour) {
 	known := map[netns.Ref]bool{present: false}
 	seen := 0
-	for n, err := range w.Neighbours(k) {
-		if err != nil {
-			return 0, 0, nil, err
-		}
+	for n := range w.Neighbours(k) {
 		isDead, ok := known[n.Netns]
 		if seen == 4*limit || !ok && checked == limit {
 			break
 		}
 		seen++
 		if !ok {
-			isDead, err = w.ended(k, present, n)
-			if err != nil {
-				return 0, 0, nil, err
-			}
+			isDead = w.ended(k, present, n)
 			known[n.Netns] = isDead
 			checked++
 			if isDead {
@@ -233,21 +189,15 @@ func (w *work) look(k Key, present netns.Ref, limit int) (checked, gone int, dea
 			dead = append(dead, n)
 		}
 	}
-	return checked, gone, dead, nil
+	return checked, gone, dead
 }
 
 // ended says whether the namespace of a holding is surely gone. The kernel gives the inode
 // number of a namespace that is gone to the next one. Where namespaces are named by
 // process, the namespace of the present call can therefore look like that of a dead pod.
-func (w *work) ended(k Key, present netns.Ref, n ledger.Neighbour) (bool, error) {
-	if w.dead(present, n.Netns) {
-		return true, nil
-	}
-	if n.Netns.Path == present.Path || n.Netns.ID != present.ID || !leftByProcess(n.Netns.Path) {
-		return false, nil
-	}
-	h, err := n.Holding()
-	return err == nil && h.Owner.ContainerID != k.ContainerID, err
+func (w *work) ended(k Key, present netns.Ref, n ledger.Neighbour) bool {
+	return w.dead(present, n.Netns) ||
+		n.Netns.Path != present.Path && n.Netns.ID == present.ID && leftByProcess(n.Netns.Path) && n.Holding().Owner.ContainerID != k.ContainerID
 }
 
 // visible says whether the namespace of the present call is at its path.

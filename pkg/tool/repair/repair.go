@@ -82,7 +82,7 @@ func (n Node) try(ctx context.Context, do bool) (Rebuilt, error) {
 }
 
 func (n Node) once(ctx context.Context, do bool) (out Rebuilt, err error) {
-	err = n.Leases.Rebuild(ctx, func(why error) (func(*ledger.Ledger) error, error) {
+	err = n.Leases.Rebuild(ctx, func(why error) (func(*ledger.Ledger), error) {
 		recorded, err := n.recorded()
 		if err != nil {
 			return nil, err
@@ -106,18 +106,13 @@ func (n Node) once(ctx context.Context, do bool) (out Rebuilt, err error) {
 }
 
 // fill stores everything in an empty database.
-func (r Rebuilt) fill(l *ledger.Ledger) error {
+func (r Rebuilt) fill(l *ledger.Ledger) {
 	for _, h := range r.Leased {
-		if err := l.Restore(h); err != nil {
-			return err
-		}
+		l.Restore(h)
 	}
 	for _, a := range r.Aside {
-		if err := l.SetAside(a); err != nil {
-			return err
-		}
+		l.SetAside(a)
 	}
-	return nil
 }
 
 // recorded returns the leases of our pools that records have. Only roce has records. It

@@ -28,7 +28,9 @@ func sample(t *testing.T) (file []byte, a, b model) {
 	put(t, path, 300)
 	err := transact(path, WriteHollow, func(a, b *Table) error {
 		k := []byte(key(1))
-		return errors.Join(a.Del(k), b.Del(k))
+		a.Del(k)
+		b.Del(k)
+		return nil
 	})
 	if err != nil {
 		t.Fatal(err)
@@ -123,7 +125,7 @@ func TestAPageOfZeroesIsDamaged(t *testing.T) {
 func TestAChangedValueIsDamaged(t *testing.T) {
 	t.Parallel()
 	path := create(t)
-	if err := transact(path, Write, func(a, _ *Table) error { return a.Put([]byte("key"), []byte("10.0.0.1")) }); err != nil {
+	if err := transact(path, Write, set("key", "10.0.0.1")); err != nil {
 		t.Fatal(err)
 	}
 	file, err := os.ReadFile(path)
@@ -131,11 +133,15 @@ func TestAChangedValueIsDamaged(t *testing.T) {
 		t.Fatal(err)
 	}
 	file = bytes.ReplaceAll(file, []byte("10.0.0.1"), []byte("10.0.0.2"))
-	for name, do := range map[string]func(*Table) error{
-		"Get":  func(a *Table) error { _, err := a.Get([]byte("key")); return err },
-		"Ceil": func(a *Table) error { _, err := a.Ceil(nil); return err },
+	for name, do := range map[string]func(*Table){
+		"Get":  func(a *Table) { a.Get([]byte("key")) },
+		"Ceil": func(a *Table) { a.Ceil(nil) },
 	} {
-		if err := transact(damaged(t, file), Write, func(a, _ *Table) error { return do(a) }); !errors.Is(err, ErrDamaged) {
+		err := transact(damaged(t, file), Write, func(a, _ *Table) error {
+			do(a)
+			return nil
+		})
+		if !errors.Is(err, ErrDamaged) {
 			t.Errorf("%s: got %v, want ErrDamaged", name, err)
 		}
 	}

@@ -14,6 +14,7 @@ import (
 	"fmt"
 	"os"
 	"runtime/debug"
+	"slices"
 	"time"
 
 	bolt "go.etcd.io/bbolt"
@@ -59,14 +60,14 @@ type Tx struct {
 }
 
 // Table opens a table. A missing table is damage.
-func (tx *Tx) Table(name string) (*Table, error) {
+func (tx *Tx) Table(name string) *Table {
 	b := tx.tx.Bucket([]byte(name))
 	if b == nil {
-		return nil, Damagef("there is no table %s", name)
+		Fail(Damagef("there is no table %s", name))
 	}
 	t := &Table{name: name, bucket: b}
 	tx.tables = append(tx.tables, t)
-	return t, nil
+	return t
 }
 
 // Check returns what bbolt finds wrong with the pages of the file, as ErrDamaged. Call
@@ -84,12 +85,28 @@ func (tx *Tx) Check() error {
 
 // changed says whether there is anything to commit.
 func (tx *Tx) changed() bool {
-	for _, t := range tx.tables {
-		if t.changes > 0 {
-			return true
+	return slices.ContainsFunc(tx.tables, func(t *Table) bool { return t.changes > 0 })
+}
+
+// Fail ends the transaction in which it is called, with a panic: Transact or Create rolls
+// back and returns err. So neither this package nor its users have an error for each read
+// of a file that may be damaged, on which bbolt panics anyway.
+func Fail(err error) { panic(failure{err}) }
+
+type failure struct{ error }
+
+// attempt returns the error of fn, also that of a Fail.
+func attempt(fn func() error) (err error) {
+	defer func() {
+		switch p := recover().(type) {
+		case nil:
+		case failure:
+			err = p.error
+		default:
+			panic(p)
 		}
-	}
-	return false
+	}()
+	return fn()
 }
 
 // Transact runs fn in one transaction on a file, and closes the file. It
@@ -125,7 +142,7 @@ func Transact(file *os.File, m Mode, fn func(*Tx) error) (err error) {
 		return errors.Join(err, db.Close())
 	}
 	ours := &Tx{tx: tx}
-	err = fn(ours)
+	err = attempt(func() error { return fn(ours) })
 	if err != nil || !ours.changed() || m == Forget {
 		return errors.Join(err, tx.Rollback(), db.Close())
 	}
@@ -169,22 +186,25 @@ func notEmpty(file *os.File) error {
 
 // Create makes an empty file a database with empty tables, lets fn fill them,
 // and closes the file.
-func Create(file *os.File, names []string, fn func([]*Table) error) error {
+func Create(file *os.File, names []string, fn func([]*Table)) error {
 	db, err := open(file, WriteHollow)
 	if err != nil {
 		return err
 	}
-	err = db.Update(func(tx *bolt.Tx) error {
-		tables := make([]*Table, len(names))
-		for i, name := range names {
-			b, err := tx.CreateBucket([]byte(name))
-			if err != nil {
-				return err
+	err = attempt(func() error {
+		return db.Update(func(tx *bolt.Tx) error {
+			tables := make([]*Table, len(names))
+			for i, name := range names {
+				b, err := tx.CreateBucket([]byte(name))
+				if err != nil {
+					return err
+				}
+				b.FillPercent = fillPercent
+				tables[i] = &Table{name: name, bucket: b}
 			}
-			b.FillPercent = fillPercent
-			tables[i] = &Table{name: name, bucket: b}
-		}
-		return fn(tables)
+			fn(tables)
+			return nil
+		})
 	})
 	return errors.Join(err, db.Close())
 }
@@ -196,18 +216,12 @@ func (tx *Tx) Copy(file *os.File) error {
 	for i, t := range tx.tables {
 		names[i] = t.name
 	}
-	return Create(file, names, func(to []*Table) error {
+	return Create(file, names, func(to []*Table) {
 		for i, t := range tx.tables {
-			for it, err := range t.In(Span{}) {
-				if err != nil {
-					return err
-				}
-				if err := to[i].Put(it.Key, it.Value); err != nil {
-					return err
-				}
+			for it := range t.In(nil) {
+				to[i].Put(it.Key, it.Value)
 			}
 		}
-		return nil
 	})
 }
 

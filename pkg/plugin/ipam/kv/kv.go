@@ -14,7 +14,7 @@ import (
 
 // Table has sorted keys with their values. Keys and values that it returns are
 // valid until the end of the transaction. Do not change keys and values that
-// you gave it before that.
+// you gave it before that. Damage ends the transaction: see Fail.
 type Table struct {
 	name    string
 	bucket  *bolt.Bucket
@@ -26,106 +26,91 @@ type Table struct {
 type Item struct{ Key, Value []byte }
 
 // Get returns the value of a key, nil if there is none.
-func (t *Table) Get(key []byte) ([]byte, error) {
+func (t *Table) Get(key []byte) []byte {
 	v := t.bucket.Get(key)
 	if v == nil {
-		return nil, nil
+		return nil
 	}
 	return t.unseal(key, v)
 }
 
 // Ceil returns the first item at or after a key. Its key is nil if there is
 // none.
-func (t *Table) Ceil(key []byte) (Item, error) { return t.found(t.bucket.Cursor().Seek(key)) }
+func (t *Table) Ceil(key []byte) Item { return t.found(t.bucket.Cursor().Seek(key)) }
 
-func (t *Table) found(key, sealed []byte) (Item, error) {
+func (t *Table) found(key, sealed []byte) Item {
 	if key == nil {
-		return Item{}, nil
+		return Item{}
 	}
-	v, err := t.unseal(key, sealed)
-	return Item{key, v}, err
+	return Item{key, t.unseal(key, sealed)}
 }
 
-// Span is the keys from Lo up to Hi, without Hi. A nil Lo means from the first
-// key, a nil Hi means to the last.
-type Span struct{ Lo, Hi []byte }
-
-// Prefix is the span of all keys that start with p.
-func Prefix(p []byte) Span {
-	hi := bytes.Clone(p)
-	for i := len(hi) - 1; i >= 0; i-- {
-		hi[i]++
-		if hi[i] != 0 {
-			return Span{p, hi[:i+1]}
-		}
-	}
-	return Span{p, nil}
+// In yields the items with keys that start with prefix, in order. The table may change
+// during the loop.
+func (t *Table) In(prefix []byte) iter.Seq[Item] {
+	return t.from(prefix, func(key []byte) bool { return bytes.HasPrefix(key, prefix) })
 }
 
-func (s Span) ends(key []byte) bool { return s.Hi != nil && bytes.Compare(key, s.Hi) >= 0 }
-
-// In yields the items of a span in order. The table may change during the loop.
-func (t *Table) In(s Span) iter.Seq2[Item, error] {
-	return func(yield func(Item, error) bool) {
-		c := t.bucket.Cursor()
-		it, err := t.found(c.Seek(s.Lo))
-		for {
-			if err == nil && (it.Key == nil || s.ends(it.Key)) {
+// Ring yields all items, beginning at start. After the last item it goes on with the
+// first. The table may change during the loop.
+func (t *Table) Ring(start []byte) iter.Seq[Item] {
+	return func(yield func(Item) bool) {
+		for it := range t.from(start, func([]byte) bool { return true }) {
+			if !yield(it) {
 				return
 			}
+		}
+		t.from(nil, func(key []byte) bool { return bytes.Compare(key, start) < 0 })(yield)
+	}
+}
+
+// from yields the items at and after a key, as long as in returns true for their keys.
+func (t *Table) from(key []byte, in func(key []byte) bool) iter.Seq[Item] {
+	return func(yield func(Item) bool) {
+		c := t.bucket.Cursor()
+		it := t.found(c.Seek(key))
+		for it.Key != nil && in(it.Key) {
 			was := t.changes
-			if !yield(it, err) || err != nil {
+			if !yield(it) {
 				return
 			}
 			if t.changes == was {
-				it, err = t.found(c.Next())
+				it = t.found(c.Next())
 			} else {
-				it, err = t.found(c.Seek(append(bytes.Clone(it.Key), 0)))
-			}
-		}
-	}
-}
-
-// Ring yields the items of a span, beginning at start. After the last item it
-// goes on with the first. start must not be empty.
-func (t *Table) Ring(s Span, start []byte) iter.Seq2[Item, error] {
-	return func(yield func(Item, error) bool) {
-		for _, part := range []Span{{start, s.Hi}, {s.Lo, start}} {
-			for it, err := range t.In(part) {
-				if !yield(it, err) || err != nil {
-					return
-				}
+				it = t.found(c.Seek(append(bytes.Clone(it.Key), 0)))
 			}
 		}
 	}
 }
 
 // Put sets the value of a key.
-func (t *Table) Put(key, value []byte) error {
+func (t *Table) Put(key, value []byte) {
 	t.changes++
-	return t.bucket.Put(key, binary.BigEndian.AppendUint32(value[:len(value):len(value)], t.sum(key, value)))
+	if err := t.bucket.Put(key, binary.BigEndian.AppendUint32(value[:len(value):len(value)], t.sum(key, value))); err != nil {
+		Fail(err)
+	}
 }
 
 // Del removes a key, which must be there.
-func (t *Table) Del(key []byte) error {
-	if v, err := t.Get(key); err != nil {
-		return err
-	} else if v == nil {
-		return Damagef("%s %x is missing", t.name, key)
+func (t *Table) Del(key []byte) {
+	if t.Get(key) == nil {
+		Fail(Damagef("%s %x is missing", t.name, key))
 	}
 	t.changes++
-	return t.bucket.Delete(key)
+	if err := t.bucket.Delete(key); err != nil {
+		Fail(err)
+	}
 }
 
 const sumSize = 4
 
 // unseal checks and removes the checksum of a value.
-func (t *Table) unseal(key, v []byte) ([]byte, error) {
+func (t *Table) unseal(key, v []byte) []byte {
 	end := len(v) - sumSize
 	if end < 0 || binary.BigEndian.Uint32(v[end:]) != t.sum(key, v[:end]) {
-		return nil, Damagef("the checksum of %s %x does not fit", t.name, key)
+		Fail(Damagef("the checksum of %s %x does not fit", t.name, key))
 	}
-	return v[:end], nil
+	return v[:end]
 }
 
 // sum is the checksum of an item. It covers the key, the value and the table's name, so

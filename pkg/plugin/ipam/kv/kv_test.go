@@ -6,6 +6,7 @@ package kv
 import (
 	"errors"
 	"fmt"
+	"iter"
 	"maps"
 	"math/rand/v2"
 	"os"
@@ -30,7 +31,7 @@ func create(t testing.TB) string {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := Create(f, []string{"a", "b"}, func([]*Table) error { return nil }); err != nil {
+	if err := Create(f, []string{"a", "b"}, func([]*Table) {}); err != nil {
 		t.Fatal(err)
 	}
 	return path
@@ -42,17 +43,15 @@ func transact(path string, m Mode, fn func(a, b *Table) error) error {
 	if err != nil {
 		return err
 	}
-	return Transact(f, m, func(tx *Tx) error {
-		a, err := tx.Table("a")
-		if err != nil {
-			return err
-		}
-		b, err := tx.Table("b")
-		if err != nil {
-			return err
-		}
-		return fn(a, b)
-	})
+	return Transact(f, m, func(tx *Tx) error { return fn(tx.Table("a"), tx.Table("b")) })
+}
+
+// set returns a transaction that sets a key of table a.
+func set(k, v string) func(a, b *Table) error {
+	return func(a, _ *Table) error {
+		a.Put([]byte(k), []byte(v))
+		return nil
+	}
 }
 
 // key is so long that few fit on a page and trees get deep.
@@ -66,9 +65,8 @@ func put(t testing.TB, path string, n int) model {
 		for i := range n {
 			k, v := key(i*7919%n), strings.Repeat(fmt.Sprint(i, " "), 1+i%40)
 			m[k] = v
-			if err := errors.Join(a.Put([]byte(k), []byte(v)), b.Put([]byte(k), []byte("b"+v))); err != nil {
-				return err
-			}
+			a.Put([]byte(k), []byte(v))
+			b.Put([]byte(k), []byte("b"+v))
 		}
 		return nil
 	})
@@ -87,18 +85,11 @@ func read(path string) (a, b model, err error) {
 			t *Table
 			m model
 		}{{ta, a}, {tb, b}} {
-			for it, err := range x.t.In(Span{}) {
-				if err != nil {
-					return err
-				}
+			for it := range x.t.In(nil) {
 				x.m[string(it.Key)] = string(it.Value)
 			}
 			for k, v := range x.m {
-				got, err := x.t.Get([]byte(k))
-				if err != nil {
-					return err
-				}
-				if string(got) != v {
+				if got := x.t.Get([]byte(k)); string(got) != v {
 					return fmt.Errorf("%s of table %s: %q looked up, %q in order", k, x.t.name, got, v)
 				}
 			}
@@ -147,14 +138,10 @@ func randomSteps(r *rand.Rand, a *Table, m model, round int) error {
 		switch _, have := m[k]; {
 		case !have && grow:
 			m[k] = strings.Repeat(k[4:10], r.IntN(60))
-			if err := a.Put([]byte(k), []byte(m[k])); err != nil {
-				return err
-			}
+			a.Put([]byte(k), []byte(m[k]))
 		case have && (!grow || r.IntN(4) == 0):
 			delete(m, k)
-			if err := a.Del([]byte(k)); err != nil {
-				return err
-			}
+			a.Del([]byte(k))
 		default:
 			if err := compareFrom(a, m, k, 3); err != nil {
 				return err
@@ -167,17 +154,12 @@ func randomSteps(r *rand.Rand, a *Table, m model, round int) error {
 	// Take away a stretch while it is iterated over, so that whole pages get
 	// empty under the cursor.
 	from, n := key(r.IntN(900)), r.IntN(150)
-	for it, err := range a.In(Span{Lo: []byte(from)}) {
-		if err != nil {
-			return err
-		}
-		if n--; n < 0 {
+	for it := range a.Ring([]byte(from)) {
+		if n--; n < 0 || string(it.Key) < from {
 			break
 		}
 		delete(m, string(it.Key))
-		if err := a.Del(it.Key); err != nil {
-			return err
-		}
+		a.Del(it.Key)
 	}
 	return compareFrom(a, m, from, 5)
 }
@@ -190,11 +172,8 @@ func compareFrom(a *Table, m model, from string, n int) error {
 	for _, k := range keys[i:min(i+n, len(keys))] {
 		want = append(want, k+"="+m[k])
 	}
-	for it, err := range a.In(Span{Lo: []byte(from)}) {
-		if err != nil {
-			return err
-		}
-		if len(got) == n {
+	for it := range a.Ring([]byte(from)) {
+		if len(got) == n || string(it.Key) < from {
 			break
 		}
 		got = append(got, string(it.Key)+"="+string(it.Value))
@@ -202,54 +181,41 @@ func compareFrom(a *Table, m model, from string, n int) error {
 	if !slices.Equal(want, got) {
 		return fmt.Errorf("from %s: want %q, got %q", from, want, got)
 	}
-	it, err := a.Ceil([]byte(from))
-	if err == nil && len(want) > 0 && string(it.Key)+"="+string(it.Value) != want[0] {
-		err = fmt.Errorf("at or after %s: want %s, got %s", from, want[0], it.Key)
+	if it := a.Ceil([]byte(from)); len(want) > 0 && string(it.Key)+"="+string(it.Value) != want[0] {
+		return fmt.Errorf("at or after %s: want %s, got %s", from, want[0], it.Key)
 	}
-	return err
+	return nil
 }
 
-func TestSpansAndRingsEndWhereTheyShould(t *testing.T) {
+func TestPrefixesAndRingsEndWhereTheyShould(t *testing.T) {
 	t.Parallel()
 	path := create(t)
 	err := transact(path, Write, func(a, _ *Table) error {
 		for _, k := range []string{"a", "b1", "b2", "b\xff", "c", "\xff\xff", "\xff\xff1"} {
-			if err := a.Put([]byte(k), nil); err != nil {
-				return err
-			}
+			a.Put([]byte(k), nil)
 		}
 		return nil
 	})
 	if err != nil {
 		t.Fatal(err)
 	}
-	ring := func(s Span, start string) func(a *Table) []string {
-		return func(a *Table) []string {
-			var out []string
-			for it, err := range a.Ring(s, []byte(start)) {
-				if err != nil {
-					t.Error(err)
-				}
-				out = append(out, string(it.Key))
-			}
-			return out
-		}
-	}
 	for _, c := range []struct {
-		name string
-		s    Span
-		from string
-		want []string
+		name  string
+		items func(a *Table) iter.Seq[Item]
+		want  []string
 	}{
-		{"prefix", Prefix([]byte("b")), "b", []string{"b1", "b2", "b\xff"}},
-		{"prefix of highest bytes", Prefix([]byte("\xff\xff")), "\xff\xff", []string{"\xff\xff", "\xff\xff1"}},
-		{"prefix of nothing", Prefix([]byte("d")), "d", nil},
-		{"middle of a ring", Prefix([]byte("b")), "b2", []string{"b2", "b\xff", "b1"}},
-		{"behind a ring", Prefix([]byte("b")), "b\xff1", []string{"b1", "b2", "b\xff"}},
-		{"everything", Span{}, "c", []string{"c", "\xff\xff", "\xff\xff1", "a", "b1", "b2", "b\xff"}},
+		{"prefix", func(a *Table) iter.Seq[Item] { return a.In([]byte("b")) }, []string{"b1", "b2", "b\xff"}},
+		{"prefix of highest bytes", func(a *Table) iter.Seq[Item] { return a.In([]byte("\xff\xff")) }, []string{"\xff\xff", "\xff\xff1"}},
+		{"prefix of nothing", func(a *Table) iter.Seq[Item] { return a.In([]byte("d")) }, nil},
+		{"ring", func(a *Table) iter.Seq[Item] { return a.Ring([]byte("c")) }, []string{"c", "\xff\xff", "\xff\xff1", "a", "b1", "b2", "b\xff"}},
+		{"ring behind all", func(a *Table) iter.Seq[Item] { return a.Ring([]byte("\xff\xff2")) }, []string{"a", "b1", "b2", "b\xff", "c", "\xff\xff", "\xff\xff1"}},
 	} {
 		err := transact(path, Read, func(a, _ *Table) error {
-			if diff := cmp.Diff(c.want, ring(c.s, c.from)(a)); diff != "" {
+			var got []string
+			for it := range c.items(a) {
+				got = append(got, string(it.Key))
+			}
+			if diff := cmp.Diff(c.want, got); diff != "" {
 				t.Errorf("%s (-want +got):\n%s", c.name, diff)
 			}
 			return nil
@@ -263,16 +229,13 @@ func TestSpansAndRingsEndWhereTheyShould(t *testing.T) {
 func TestModeSaysWhatBecomesOfATransaction(t *testing.T) {
 	t.Parallel()
 	path := create(t)
-	set := func(v string) func(a, _ *Table) error {
-		return func(a, _ *Table) error { return a.Put([]byte("k"), []byte(v)) }
-	}
-	if err := transact(path, Write, set("1")); err != nil {
+	if err := transact(path, Write, set("k", "1")); err != nil {
 		t.Fatal(err)
 	}
-	if err := transact(path, Forget, set("2")); err != nil {
+	if err := transact(path, Forget, set("k", "2")); err != nil {
 		t.Fatal(err)
 	}
-	if err := transact(path, Read, set("3")); err == nil {
+	if err := transact(path, Read, set("k", "3")); err == nil {
 		t.Error("a transaction for reading has written")
 	}
 	if a, _, err := read(path); err != nil || a["k"] != "1" {
@@ -288,7 +251,7 @@ func TestTransactionThatChangesNothingWritesNothing(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := transact(path, Write, func(a, _ *Table) error { _, err := a.Ceil(nil); return err }); err != nil {
+	if err := transact(path, Write, func(a, _ *Table) error { a.Ceil(nil); return nil }); err != nil {
 		t.Fatal(err)
 	}
 	after, err := os.ReadFile(path)
@@ -306,9 +269,8 @@ func TestCopyOfAHollowFileIsSolid(t *testing.T) {
 			if k[9] == '7' {
 				continue
 			}
-			if err := errors.Join(a.Del([]byte(k)), b.Del([]byte(k))); err != nil {
-				return err
-			}
+			a.Del([]byte(k))
+			b.Del([]byte(k))
 			delete(want, k)
 		}
 		return nil
@@ -331,9 +293,7 @@ func TestCopyOfAHollowFileIsSolid(t *testing.T) {
 	}
 	err = Transact(from, Read, func(tx *Tx) error {
 		for _, name := range []string{"a", "b"} {
-			if _, err := tx.Table(name); err != nil {
-				return err
-			}
+			tx.Table(name)
 		}
 		return tx.Copy(to)
 	})

@@ -82,18 +82,26 @@ func (r *reader) addr() netip.Addr {
 	return a
 }
 
-// done returns an error if there were too few bytes. More bytes than needed are
-// no error: a later version may append fields.
-func (r *reader) done(what string, b []byte) error {
-	if r.short {
-		return kv.Damagef("%s %x is malformed", what, b)
-	}
-	return nil
-}
-
 // valueVersion is the first byte of the values of the tables hold and quarantine. A
 // later version that only appends fields keeps the number.
 const valueVersion = 1
+
+// versioned returns a reader of what is behind the version of a value.
+func versioned(what string, it kv.Item) reader {
+	v := reader{b: it.Value}
+	if n := v.byte(); n != valueVersion {
+		kv.Fail(kv.Damagef("version %d of %s %x is unknown", n, what, it.Key))
+	}
+	return v
+}
+
+// done is called when an item was read, with the reader of its key if there is one. More
+// bytes than needed are no damage: a later version may append fields.
+func (r reader) done(what string, it kv.Item, key reader) {
+	if r.short || key.short {
+		kv.Fail(kv.Damagef("%s %x is malformed", what, it.Key))
+	}
+}
 
 func appendOwner(b []byte, o Owner) []byte {
 	b = appendString(b, o.Netns.Path)
@@ -106,15 +114,14 @@ func (o Owner) names() []string {
 	return []string{o.ContainerID, o.IfName, o.Network, o.Program, o.PodNamespace, o.PodName, o.PodUID}
 }
 
-// encodable returns an error for a text that is longer than its length can say: what
-// stands behind it could not be read, and that ends all calls on the node.
-func (o Owner) encodable() error {
+// mustEncode refuses a text that is longer than its length can say: what stands behind it
+// could not be read, and that ends all calls on the node.
+func (o Owner) mustEncode() {
 	for _, s := range append(o.names(), o.Netns.Path) {
 		if len(s) > math.MaxUint16 {
-			return cnierr.New(cnierr.BadConfig, "write lease", fmt.Sprintf("%.20q", s), "use shorter names", "a name has %d bytes, at most %d are possible", len(s), math.MaxUint16)
+			kv.Fail(cnierr.New(cnierr.BadConfig, "write lease", fmt.Sprintf("%.20q", s), "use shorter names", "a name has %d bytes, at most %d are possible", len(s), math.MaxUint16))
 		}
 	}
-	return nil
 }
 
 func (r *reader) netns() netns.Ref {
@@ -131,13 +138,11 @@ func (r *reader) owner() Owner {
 
 // netnsOf reads only the namespace of a holding. It is the first field for that
 // reason.
-func netnsOf(it kv.Item) (netns.Ref, error) {
-	v := reader{b: it.Value}
-	if n := v.byte(); n != valueVersion {
-		return netns.Ref{}, kv.Damagef("a holding has version %d", n)
-	}
+func netnsOf(it kv.Item) netns.Ref {
+	v := versioned("holding", it)
 	n := v.netns()
-	return n, v.done("holding", it.Key)
+	v.done("holding", it, reader{})
+	return n
 }
 
 func (h Holding) encode() []byte {
@@ -153,11 +158,8 @@ func (h Holding) encode() []byte {
 	return b
 }
 
-func decodeHolding(it kv.Item) (Holding, error) {
-	v := reader{b: it.Value}
-	if n := v.byte(); n != valueVersion {
-		return Holding{}, kv.Damagef("a holding has version %d", n)
-	}
+func decodeHolding(it kv.Item) Holding {
+	v := versioned("holding", it)
 	h := Holding{Owner: v.owner()}
 	n := binary.BigEndian.Uint16(v.take(2))
 	for range n {
@@ -170,22 +172,20 @@ func decodeHolding(it kv.Item) (Holding, error) {
 			break
 		}
 	}
-	return h, v.done("holding", it.Key)
+	v.done("holding", it, reader{})
+	return h
 }
 
 func (r Quarantined) encode() []byte {
 	return appendOwner([]byte{valueVersion, byte(r.State)}, r.Owner)
 }
 
-func decodeQuarantined(it kv.Item) (Quarantined, error) {
-	k, v := reader{b: it.Key}, reader{b: it.Value}
-	if n := v.byte(); n != valueVersion {
-		return Quarantined{}, kv.Damagef("an address in quarantine has version %d", n)
-	}
+func decodeQuarantined(it kv.Item) Quarantined {
+	k, v := reader{b: it.Key}, versioned("address in quarantine", it)
 	var r Quarantined
 	r.Pool, r.Freed, r.Addr = k.string(), k.time(), k.addr()
 	r.State = State(v.byte())
 	r.Owner = v.owner()
-	v.short = v.short || k.short
-	return r, v.done("address in quarantine", it.Key)
+	v.done("address in quarantine", it, k)
+	return r
 }

@@ -21,53 +21,55 @@ func someHolding() Holding {
 	}}
 }
 
+// in runs fn in a transaction, and returns how that ended.
+func in(t *testing.T) func(fn func()) error {
+	t.Helper()
+	s, _ := store(t)
+	give(t, s, 1)
+	return func(fn func()) error { return s.View(t.Context(), always(func(*Ledger) { fn() })) }
+}
+
 func TestValuesSurviveFieldsOfALaterVersion(t *testing.T) {
 	t.Parallel()
 	h := someHolding()
-	got, err := decodeHolding(kv.Item{Key: []byte("k"), Value: append(h.encode(), "more"...)})
-	if diff := gocmp.Diff(h, got, addrs); err != nil || diff != "" {
-		t.Errorf("%v (-want +got):\n%s", err, diff)
+	got := decodeHolding(kv.Item{Key: []byte("k"), Value: append(h.encode(), "more"...)})
+	if diff := gocmp.Diff(h, got, addrs); diff != "" {
+		t.Errorf("(-want +got):\n%s", diff)
 	}
 	r := Quarantined{Spot{"pool", addr(1)}, Conflicted, 9, owner(2)}
-	gotQuarantined, err := decodeQuarantined(kv.Item{Key: quarantineKey(r.Spot, r.Freed), Value: append(r.encode(), "more"...)})
-	if diff := gocmp.Diff(r, gotQuarantined, addrs); err != nil || diff != "" {
-		t.Errorf("%v (-want +got):\n%s", err, diff)
+	gotQuarantined := decodeQuarantined(kv.Item{Key: quarantineKey(r.Spot, r.Freed), Value: append(r.encode(), "more"...)})
+	if diff := gocmp.Diff(r, gotQuarantined, addrs); diff != "" {
+		t.Errorf("(-want +got):\n%s", diff)
 	}
 }
 
 func TestValuesOfAnotherVersionOrCutShortAreDamage(t *testing.T) {
 	t.Parallel()
+	run := in(t)
+	refused := func(what string, fn func()) {
+		t.Helper()
+		if err := run(fn); !errors.Is(err, kv.ErrDamaged) {
+			t.Errorf("%s: got %v", what, err)
+		}
+	}
 	hold := someHolding().encode()
 	quarantined := Quarantined{Spot{"pool", addr(1)}, Released, 9, owner(2)}
-	key := quarantineKey(quarantined.Spot, quarantined.Freed)
+	key, value := quarantineKey(quarantined.Spot, quarantined.Freed), quarantined.encode()
 	for n := range len(hold) {
-		if _, err := decodeHolding(kv.Item{Key: []byte("k"), Value: hold[:n]}); !errors.Is(err, kv.ErrDamaged) {
-			t.Errorf("%d of %d bytes of a holding: got %v", n, len(hold), err)
-		}
+		refused("a part of a holding", func() { decodeHolding(kv.Item{Key: []byte("k"), Value: hold[:n]}) })
 	}
-	for n := range len(quarantined.encode()) {
-		if _, err := decodeQuarantined(kv.Item{Key: key, Value: quarantined.encode()[:n]}); !errors.Is(err, kv.ErrDamaged) {
-			t.Errorf("%d bytes of an address in quarantine: got %v", n, err)
-		}
+	for n := range len(value) {
+		refused("a part of an address in quarantine", func() { decodeQuarantined(kv.Item{Key: key, Value: value[:n]}) })
 	}
 	for n := range len(key) {
-		if _, err := decodeQuarantined(kv.Item{Key: key[:n], Value: quarantined.encode()}); !errors.Is(err, kv.ErrDamaged) {
-			t.Errorf("%d of %d bytes of the key of an address in quarantine: got %v", n, len(key), err)
-		}
+		refused("a part of its key", func() { decodeQuarantined(kv.Item{Key: key[:n], Value: value}) })
 	}
 	hold[0]++
-	for what, err := range map[string]error{
-		"holding":     second(decodeHolding(kv.Item{Key: []byte("k"), Value: hold})),
-		"neighbour":   second(netnsOf(kv.Item{Key: []byte("k"), Value: hold})),
-		"quarantined": second(decodeQuarantined(kv.Item{Key: key, Value: append([]byte{9}, quarantined.encode()[1:]...)})),
-	} {
-		if !errors.Is(err, kv.ErrDamaged) {
-			t.Errorf("%s of another version: got %v", what, err)
-		}
-	}
+	value[0]++
+	refused("a holding of another version", func() { decodeHolding(kv.Item{Key: []byte("k"), Value: hold}) })
+	refused("a neighbour of another version", func() { netnsOf(kv.Item{Key: []byte("k"), Value: hold}) })
+	refused("an address of another version", func() { decodeQuarantined(kv.Item{Key: key, Value: value}) })
 }
-
-func second[T any](_ T, err error) error { return err }
 
 // No two things may share a key, and addresses must sort as addresses.
 func TestKeysAreInjectiveAndSort(t *testing.T) {
@@ -106,14 +108,17 @@ func FuzzDecode(f *testing.F) {
 	r := Quarantined{Spot{"pool", addr(1)}, Released, 9, owner(2)}
 	f.Add(quarantineKey(r.Spot, r.Freed), r.encode())
 	f.Fuzz(func(t *testing.T, key, value []byte) {
-		if h, err := decodeHolding(kv.Item{Key: key, Value: value}); err == nil {
-			if again, err := decodeHolding(kv.Item{Key: key, Value: h.encode()}); err != nil || !gocmp.Equal(h, again, addrs) {
-				t.Errorf("%v becomes %v, %v", h, again, err)
+		run := in(t)
+		var h Holding
+		if run(func() { h = decodeHolding(kv.Item{Key: key, Value: value}) }) == nil {
+			if again := decodeHolding(kv.Item{Key: key, Value: h.encode()}); !gocmp.Equal(h, again, addrs) {
+				t.Errorf("%v becomes %v", h, again)
 			}
 		}
-		if r, err := decodeQuarantined(kv.Item{Key: key, Value: value}); err == nil {
-			if again, err := decodeQuarantined(kv.Item{Key: quarantineKey(r.Spot, r.Freed), Value: r.encode()}); err != nil || !gocmp.Equal(r, again, addrs) {
-				t.Errorf("%v becomes %v, %v", r, again, err)
+		var r Quarantined
+		if run(func() { r = decodeQuarantined(kv.Item{Key: key, Value: value}) }) == nil {
+			if again := decodeQuarantined(kv.Item{Key: quarantineKey(r.Spot, r.Freed), Value: r.encode()}); !gocmp.Equal(r, again, addrs) {
+				t.Errorf("%v becomes %v", r, again)
 			}
 		}
 	})

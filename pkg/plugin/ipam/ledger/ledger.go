@@ -26,9 +26,9 @@ import (
 	"github.com/roce-cni/roce-cni/pkg/plugin/ipam/kv"
 )
 
-// Ledger has the tables in one transaction. An address goes from free to
-// leased, to quarantine, and back to free. Each step keeps these
-// laws:
+// Ledger has the tables in one transaction, which fails when a method finds damage
+// (kv.Fail). An address goes from free to leased, to quarantine, and back to free. Each
+// step keeps these laws:
 //
 //   - hold has what each owner has leased;
 //   - quarantine has the addresses of each pool that are in quarantine, in the order in
@@ -52,55 +52,32 @@ const version = 3
 func tableNames() []string { return []string{"meta", "hold", "quarantine", "lastOwner", "run"} }
 
 // found fills the table meta of a new database, which is the first of tables.
-func found(tables []*kv.Table, bootID string) error {
-	if err := tables[0].Put([]byte("version"), []byte{version}); err != nil {
-		return err
-	}
-	return tables[0].Put([]byte("boot"), []byte(bootID))
+func found(tables []*kv.Table, bootID string) {
+	tables[0].Put([]byte("version"), []byte{version})
+	tables[0].Put([]byte("boot"), []byte(bootID))
 }
 
 // errNewer says that a later version of the programs has written the database. It is not
 // damaged.
 var errNewer = errors.New("a newer version of roce-cni wrote it")
 
-// open returns ErrNone for a database of another boot, and errNewer for one of a later
-// version.
-func open(tx *kv.Tx, bootID string, now time.Duration) (*Ledger, error) {
-	l := &Ledger{Now: now, tx: tx}
-	var err error
-	if l.meta, err = tx.Table(tableNames()[0]); err != nil {
-		return nil, err
-	}
+// open returns the tables of a database. The transaction fails with ErrNone for one of
+// another boot, and with errNewer for one of a later version.
+func open(tx *kv.Tx, bootID string, now time.Duration) *Ledger {
+	names := tableNames()
+	meta := tx.Table(names[0])
 	// A later version may have other tables.
-	if err := l.checkVersion(); err != nil {
-		return nil, err
-	}
-	for i, t := range []**kv.Table{&l.hold, &l.quarantine, &l.lastOwner, &l.run} {
-		if *t, err = tx.Table(tableNames()[1+i]); err != nil {
-			return nil, err
-		}
-	}
-	boot, err := l.meta.Get([]byte("boot"))
-	if err != nil {
-		return nil, err
-	}
-	if string(boot) != bootID {
-		return nil, ErrNone
-	}
-	return l, nil
-}
-
-func (l *Ledger) checkVersion() error {
-	v, err := l.meta.Get([]byte("version"))
-	switch {
-	case err != nil:
-		return err
+	switch v := meta.Get([]byte("version")); {
 	case len(v) == 1 && v[0] > version:
-		return fmt.Errorf("%w: format %d, and this one reads %d", errNewer, v[0], version)
+		kv.Fail(fmt.Errorf("%w: format %d, and this one reads %d", errNewer, v[0], version))
 	case !bytes.Equal(v, []byte{version}):
-		return kv.Damagef("the version is %x, this program reads %d", v, version)
+		kv.Fail(kv.Damagef("the version is %x, this program reads %d", v, version))
 	}
-	return nil
+	l := &Ledger{Now: now, tx: tx, meta: meta, hold: tx.Table(names[1]), quarantine: tx.Table(names[2]), lastOwner: tx.Table(names[3]), run: tx.Table(names[4])}
+	if string(meta.Get([]byte("boot"))) != bootID {
+		kv.Fail(ErrNone)
+	}
+	return l
 }
 
 // holdKey hashes the key of an owner: keys stay short (one tree level less) and are spread
@@ -118,62 +95,52 @@ func lastOwnerKey(pool string, id [sha256.Size]byte) []byte {
 	return append(appendString(nil, pool), id[:16]...)
 }
 
-// Holding returns what an owner has leased, and whether there is anything.
-func (l *Ledger) Holding(k Key) (Holding, bool, error) {
-	v, err := l.hold.Get(holdKey(k))
-	if err != nil || v == nil {
-		return Holding{}, false, err
+func (r Quarantined) lastOwnerKey() []byte {
+	return appendAddr(lastOwnerKey(r.Pool, r.Owner.Identity()), r.Addr)
+}
+
+// Holding returns what an owner has leased: no places if there is nothing.
+func (l *Ledger) Holding(k Key) Holding {
+	key := holdKey(k)
+	v := l.hold.Get(key)
+	if v == nil {
+		return Holding{}
 	}
-	h, err := decodeHolding(kv.Item{Key: holdKey(k), Value: v})
-	return h, true, err
+	return decodeHolding(kv.Item{Key: key, Value: v})
 }
 
 // Give leases a free address.
-func (l *Ledger) Give(o Owner, s Spot) error {
-	if err := l.addToRun(s); err != nil {
-		return err
-	}
-	return l.add(o, Place{s, l.Now, false})
+func (l *Ledger) Give(o Owner, s Spot) {
+	l.addToRun(s)
+	l.add(o, Place{s, l.Now, false})
 }
 
-// Wake leases an address in quarantine.
-func (l *Ledger) Wake(o Owner, r Quarantined) error { return l.wake(o, r, false) }
-
-// WakeEarly leases an address before its quarantine is over. Early stays set in
+// Wake leases an address in quarantine. early says that this is not over: it stays set in
 // the lease.
-func (l *Ledger) WakeEarly(o Owner, r Quarantined) error { return l.wake(o, r, true) }
-
-func (l *Ledger) wake(o Owner, r Quarantined, early bool) error {
-	if err := l.drop(r); err != nil {
-		return err
-	}
-	return l.add(o, Place{r.Spot, l.Now, early})
+func (l *Ledger) Wake(o Owner, r Quarantined, early bool) {
+	l.drop(r)
+	l.add(o, Place{r.Spot, l.Now, early})
 }
 
-func (l *Ledger) add(o Owner, p Place) error {
-	h, _, err := l.Holding(o.Key())
-	if err != nil {
-		return err
-	}
-	return l.Save(Holding{o, append(h.Places, p)})
+func (l *Ledger) add(o Owner, p Place) {
+	l.Save(Holding{o, append(l.Holding(o.Key()).Places, p)})
 }
 
 // Save writes a holding after a change of its owner. The owner's key must be the
-// same. It returns BadConfig for names that are too long for the database.
-func (l *Ledger) Save(h Holding) error {
-	if err := h.Owner.encodable(); err != nil {
-		return err
-	}
+// same. The transaction fails with BadConfig for names that are too long for the database.
+func (l *Ledger) Save(h Holding) {
+	h.Owner.mustEncode()
 	key := holdKey(h.Owner.Key())
 	if len(h.Places) == 0 {
-		return l.hold.Del(key)
+		l.hold.Del(key)
+	} else {
+		l.hold.Put(key, h.encode())
 	}
-	return l.hold.Put(key, h.encode())
 }
 
 // Retire ends leases of a holding. For each place, which returns the new state,
 // Released or Conflicted, or zero to keep the lease. Retire returns what is left.
-func (l *Ledger) Retire(h Holding, which func(Place) State) (Holding, error) {
+func (l *Ledger) Retire(h Holding, which func(Place) State) Holding {
 	left := Holding{Owner: h.Owner}
 	for _, p := range h.Places {
 		state := which(p)
@@ -181,107 +148,75 @@ func (l *Ledger) Retire(h Holding, which func(Place) State) (Holding, error) {
 			left.Places = append(left.Places, p)
 			continue
 		}
-		if err := l.fileQuarantined(Quarantined{p.Spot, state, l.Now, h.Owner}); err != nil {
-			return h, err
+		r := Quarantined{p.Spot, state, l.Now, h.Owner}
+		l.quarantine.Put(quarantineKey(r.Spot, r.Freed), r.encode())
+		if state != Conflicted {
+			l.lastOwner.Put(r.lastOwnerKey(), appendTime(nil, r.Freed))
 		}
 	}
-	if len(left.Places) == len(h.Places) {
-		return h, nil
+	if len(left.Places) < len(h.Places) {
+		l.Save(left)
 	}
-	return left, l.Save(left)
-}
-
-func (l *Ledger) fileQuarantined(r Quarantined) error {
-	if err := l.quarantine.Put(quarantineKey(r.Spot, r.Freed), r.encode()); err != nil || r.State == Conflicted {
-		return err
-	}
-	return l.lastOwner.Put(appendAddr(lastOwnerKey(r.Pool, r.Owner.Identity()), r.Addr), appendTime(nil, r.Freed))
+	return left
 }
 
 // Free ends the quarantine of an address.
-func (l *Ledger) Free(r Quarantined) error {
-	if err := l.drop(r); err != nil {
-		return err
-	}
-	return l.takeFromRun(r.Spot)
+func (l *Ledger) Free(r Quarantined) {
+	l.drop(r)
+	l.takeFromRun(r.Spot)
 }
 
-func (l *Ledger) drop(r Quarantined) error {
-	if err := l.quarantine.Del(quarantineKey(r.Spot, r.Freed)); err != nil || r.State == Conflicted {
-		return err
+func (l *Ledger) drop(r Quarantined) {
+	l.quarantine.Del(quarantineKey(r.Spot, r.Freed))
+	if r.State != Conflicted {
+		l.lastOwner.Del(r.lastOwnerKey())
 	}
-	return l.lastOwner.Del(appendAddr(lastOwnerKey(r.Pool, r.Owner.Identity()), r.Addr))
 }
 
 // Quarantined yields the addresses of a pool that are in quarantine, in the order
 // of their release. They may be leased and freed during the loop.
-func (l *Ledger) Quarantined(pool string) iter.Seq2[Quarantined, error] {
-	return decoded(l.quarantine.In(kv.Prefix(appendString(nil, pool))), decodeQuarantined)
+func (l *Ledger) Quarantined(pool string) iter.Seq[Quarantined] {
+	return decoded(l.quarantine.In(appendString(nil, pool)), decodeQuarantined)
 }
 
 // AllQuarantined yields the addresses in quarantine of all pools.
-func (l *Ledger) AllQuarantined() iter.Seq2[Quarantined, error] {
-	return decoded(l.quarantine.In(kv.Span{}), decodeQuarantined)
+func (l *Ledger) AllQuarantined() iter.Seq[Quarantined] {
+	return decoded(l.quarantine.In(nil), decodeQuarantined)
 }
 
 // Holdings yields all holdings. They may be retired during the loop.
-func (l *Ledger) Holdings() iter.Seq2[Holding, error] {
-	return decoded(l.hold.In(kv.Span{}), decodeHolding)
-}
+func (l *Ledger) Holdings() iter.Seq[Holding] { return decoded(l.hold.In(nil), decodeHolding) }
 
 // decoded yields the items of a table, decoded.
-func decoded[T any](items iter.Seq2[kv.Item, error], decode func(kv.Item) (T, error)) iter.Seq2[T, error] {
-	return func(yield func(T, error) bool) {
-		for it, err := range items {
-			var v T
-			if err == nil {
-				v, err = decode(it)
-			}
-			if !yield(v, err) || err != nil {
-				return
-			}
-		}
+func decoded[T any](items iter.Seq[kv.Item], decode func(kv.Item) T) iter.Seq[T] {
+	return func(yield func(T) bool) {
+		items(func(it kv.Item) bool { return yield(decode(it)) })
 	}
 }
 
 // Last returns the addresses of a pool that are in quarantine and that an owner
 // with this identity had last.
-func (l *Ledger) Last(pool string, id [sha256.Size]byte) ([]Quarantined, error) {
+func (l *Ledger) Last(pool string, id [sha256.Size]byte) []Quarantined {
 	var out []Quarantined
 	prefix := lastOwnerKey(pool, id)
-	for it, err := range l.lastOwner.In(kv.Prefix(prefix)) {
-		if err != nil {
-			return nil, err
-		}
+	for it := range l.lastOwner.In(prefix) {
 		k, v := reader{b: it.Key[len(prefix):]}, reader{b: it.Value}
-		spot, freed := Spot{pool, k.addr()}, v.time()
-		key := quarantineKey(spot, freed)
-		value, err := l.quarantine.Get(key)
-		if err != nil {
-			return nil, err
-		}
-		r, err := decodeQuarantined(kv.Item{Key: key, Value: value}) // it refuses a value that is not there
-		if err != nil {
-			return nil, err
-		}
-		out = append(out, r)
+		key := quarantineKey(Spot{pool, k.addr()}, v.time())
+		out = append(out, decodeQuarantined(kv.Item{Key: key, Value: l.quarantine.Get(key)})) // which refuses a value that is not there
 	}
-	return out, nil
+	return out
 }
 
-// Holder returns the holding that has leased an address. It is for messages
-// only: its cost grows with the number of leases. Other code finds an address
+// Holder returns the holding that has leased an address: no places if none has. It is for
+// messages only: its cost grows with the number of leases. Other code finds an address
 // by its owner.
-func (l *Ledger) Holder(s Spot) (Holding, bool, error) {
-	for h, err := range l.Holdings() {
-		if err != nil {
-			return Holding{}, false, err
-		}
+func (l *Ledger) Holder(s Spot) Holding {
+	for h := range l.Holdings() {
 		if slices.ContainsFunc(h.Places, func(p Place) bool { return p.Spot == s }) {
-			return h, true, nil
+			return h
 		}
 	}
-	return Holding{}, false, nil
+	return Holding{}
 }
 
 // Neighbour is a holding of which only the namespace has been read.
@@ -291,18 +226,14 @@ type Neighbour struct {
 }
 
 // Holding reads the rest.
-func (n Neighbour) Holding() (Holding, error) { return decodeHolding(n.item) }
+func (n Neighbour) Holding() Holding { return decodeHolding(n.item) }
 
 // Neighbours yields all holdings. It begins after the position that an
 // owner has, or would have, among them. This position is random. So calls
 // that look at the first few holdings in each transaction see all holdings over
 // time. They read no more pages than the owner itself needs.
-func (l *Ledger) Neighbours(k Key) iter.Seq2[Neighbour, error] {
-	start := append(holdKey(k), 0)
-	return decoded(l.hold.Ring(kv.Span{}, start), func(it kv.Item) (Neighbour, error) {
-		n, err := netnsOf(it)
-		return Neighbour{n, it}, err
-	})
+func (l *Ledger) Neighbours(k Key) iter.Seq[Neighbour] {
+	return decoded(l.hold.Ring(append(holdKey(k), 0)), func(it kv.Item) Neighbour { return Neighbour{netnsOf(it), it} })
 }
 
 // Aside is an address that a namespace had when the database was rebuilt, and that no
@@ -327,36 +258,33 @@ const asidePrefix = "aside"
 func asideKey(a netip.Addr) []byte { return appendAddr([]byte(asidePrefix), a) }
 
 // SetAside stores an address that no pool may lease.
-func (l *Ledger) SetAside(a Aside) error {
-	return l.meta.Put(asideKey(a.Addr), appendOwner([]byte{valueVersion}, a.Owner))
+func (l *Ledger) SetAside(a Aside) {
+	l.meta.Put(asideKey(a.Addr), appendOwner([]byte{valueVersion}, a.Owner))
 }
 
 // Aside returns what is set aside for an address, and whether there is
 // anything.
-func (l *Ledger) Aside(a netip.Addr) (Aside, bool, error) {
-	v, err := l.meta.Get(asideKey(a))
-	if err != nil || v == nil {
-		return Aside{}, false, err
+func (l *Ledger) Aside(a netip.Addr) (Aside, bool) {
+	v := l.meta.Get(asideKey(a))
+	if v == nil {
+		return Aside{}, false
 	}
-	out, err := decodeAside(kv.Item{Key: asideKey(a), Value: v})
-	return out, true, err
+	return decodeAside(kv.Item{Key: asideKey(a), Value: v}), true
 }
 
 // Asides yields all addresses that are set aside. They may be dropped during
 // the loop.
-func (l *Ledger) Asides() iter.Seq2[Aside, error] {
-	return decoded(l.meta.In(kv.Prefix([]byte(asidePrefix))), decodeAside)
+func (l *Ledger) Asides() iter.Seq[Aside] {
+	return decoded(l.meta.In([]byte(asidePrefix)), decodeAside)
 }
 
 // DropAside makes an address that is set aside a normal one.
-func (l *Ledger) DropAside(a netip.Addr) error { return l.meta.Del(asideKey(a)) }
+func (l *Ledger) DropAside(a netip.Addr) { l.meta.Del(asideKey(a)) }
 
-func decodeAside(it kv.Item) (Aside, error) {
-	k, v := reader{b: it.Key[len(asidePrefix):]}, reader{b: it.Value}
-	if n := v.byte(); n != valueVersion {
-		return Aside{}, kv.Damagef("an address that is set aside has version %d", n)
-	}
+func decodeAside(it kv.Item) Aside {
+	v := versioned("address that is set aside", it)
+	k := reader{b: it.Key[len(asidePrefix):]}
 	out := Aside{k.addr(), v.owner()}
-	v.short = v.short || k.short
-	return out, v.done("address that is set aside", it.Key)
+	v.done("address that is set aside", it, k)
+	return out
 }

@@ -22,6 +22,14 @@ import (
 	"github.com/roce-cni/roce-cni/pkg/plugin/ipam/kv"
 )
 
+// always returns a transaction of a function that has no error of its own.
+func always(fn func(*Ledger)) func(*Ledger) error {
+	return func(l *Ledger) error {
+		fn(l)
+		return nil
+	}
+}
+
 // Two boot ids.
 const (
 	boot1 = "5f0c2d1e-8a3b-4c6d-9e7f-000000000001"
@@ -54,33 +62,18 @@ type naive struct {
 }
 
 // content reads all tables.
-func content(l *Ledger) (n naive, runs map[string][]netrange.Range, err error) {
+func content(l *Ledger) (n naive, runs map[string][]netrange.Range) {
 	n.held, runs = map[Key]Holding{}, map[string][]netrange.Range{}
-	for h, err := range l.Holdings() {
-		if err != nil {
-			return n, nil, err
-		}
+	for h := range l.Holdings() {
 		n.held[h.Owner.Key()] = h
 	}
-	for r, err := range l.AllQuarantined() {
-		if err != nil {
-			return n, nil, err
-		}
-		n.quarantined = append(n.quarantined, r)
-	}
-	for it, err := range l.run.In(kv.Span{}) {
-		if err != nil {
-			return n, nil, err
-		}
+	n.quarantined = slices.Collect(l.AllQuarantined())
+	for it := range l.run.In(nil) {
 		k := reader{b: it.Key}
 		pool, last := k.string(), k.addr()
-		r, err := l.Run(pool, last)
-		if err != nil {
-			return n, nil, err
-		}
-		runs[pool] = append(runs[pool], r)
+		runs[pool] = append(runs[pool], l.Run(pool, last))
 	}
-	return n, runs, nil
+	return n, runs
 }
 
 // runs is the runs of used addresses, by definition.
@@ -165,7 +158,8 @@ func randomStep(r *rand.Rand, l *Ledger, n *naive) error {
 			return nil
 		}
 		n.held[at] = Holding{o, append(slices.Clone(n.held[at].Places), Place{spot, l.Now, false})}
-		return l.Give(o, spot)
+		l.Give(o, spot)
+		return nil
 	case 2: // lease any address in quarantine
 		if len(n.quarantined) == 0 {
 			return nil
@@ -174,10 +168,8 @@ func randomStep(r *rand.Rand, l *Ledger, n *naive) error {
 		quarantined, early := n.quarantined[i], r.IntN(2) == 0
 		n.quarantined = slices.Delete(n.quarantined, i, i+1)
 		n.held[at] = Holding{o, append(slices.Clone(n.held[at].Places), Place{quarantined.Spot, l.Now, early})}
-		if early {
-			return l.WakeEarly(o, quarantined)
-		}
-		return l.Wake(o, quarantined)
+		l.Wake(o, quarantined, early)
+		return nil
 	case 3: // free any address in quarantine
 		if len(n.quarantined) == 0 {
 			return nil
@@ -185,7 +177,8 @@ func randomStep(r *rand.Rand, l *Ledger, n *naive) error {
 		i := r.IntN(len(n.quarantined))
 		quarantined := n.quarantined[i]
 		n.quarantined = slices.Delete(n.quarantined, i, i+1)
-		return l.Free(quarantined)
+		l.Free(quarantined)
+		return nil
 	}
 	return retireSome(r, l, n, at)
 }
@@ -210,11 +203,11 @@ func retireSome(r *rand.Rand, l *Ledger, n *naive, at Key) error {
 	if len(left.Places) == 0 {
 		delete(n.held, at)
 	}
-	got, err := l.Retire(h, func(p Place) State { return states[p.Spot] })
-	if diff := gocmp.Diff(left.Places, got.Places, addrs); err == nil && diff != "" {
-		err = fmt.Errorf("left after retire (-want +got):\n%s", diff)
+	got := l.Retire(h, func(p Place) State { return states[p.Spot] })
+	if diff := gocmp.Diff(left.Places, got.Places, addrs); diff != "" {
+		return fmt.Errorf("left after retire (-want +got):\n%s", diff)
 	}
-	return err
+	return nil
 }
 
 var addrs = gocmp.Comparer(func(a, b netip.Addr) bool { return a == b })
@@ -222,11 +215,8 @@ var addrs = gocmp.Comparer(func(a, b netip.Addr) bool { return a == b })
 // checkLedger compares the tables with the naive ledger.
 func checkLedger(t *testing.T, s Store, want naive) {
 	t.Helper()
-	err := s.View(t.Context(), func(l *Ledger) error {
-		got, runs, err := content(l)
-		if err != nil {
-			return err
-		}
+	err := s.View(t.Context(), always(func(l *Ledger) {
+		got, runs := content(l)
 		byAge := func(a, b Quarantined) int {
 			return cmp.Or(len(a.Pool)-len(b.Pool), cmp.Compare(a.Pool, b.Pool), cmp.Compare(a.Freed, b.Freed), a.Addr.Compare(b.Addr))
 		}
@@ -239,26 +229,20 @@ func checkLedger(t *testing.T, s Store, want naive) {
 				t.Errorf("%s (-want +got):\n%s", c.what, diff)
 			}
 		}
-		return checkLast(t, l, want)
-	})
+		checkLast(t, l, want)
+	}))
 	if err != nil {
 		t.Error(err)
 	}
 }
 
-func checkLast(t *testing.T, l *Ledger, want naive) error {
+func checkLast(t *testing.T, l *Ledger, want naive) {
 	t.Helper()
-	n := 0
 	for i := range 20 {
 		for _, pool := range []string{"a", "b", "a\x00b", "c"} {
-			quarantined, err := l.Last(pool, owner(i).Identity())
-			if err != nil {
-				return err
-			}
 			var got []Spot
-			for _, r := range quarantined {
+			for _, r := range l.Last(pool, owner(i).Identity()) {
 				got = append(got, r.Spot)
-				n++
 			}
 			sorted := cmpopts.SortSlices(func(a, b Spot) bool { return a.Addr.Less(b.Addr) })
 			if diff := gocmp.Diff(want.last(pool, owner(i)), got, addrs, sorted, cmpopts.EquateEmpty()); diff != "" {
@@ -266,25 +250,21 @@ func checkLast(t *testing.T, l *Ledger, want naive) error {
 			}
 		}
 	}
-	return nil
 }
 
 func TestStepsRefuseWhatTheLawsForbid(t *testing.T) {
 	t.Parallel()
 	s, c := store(t)
 	spot := Spot{"a", addr(1)}
-	err := s.Update(t.Context(), func(l *Ledger) error { return l.Give(owner(1), spot) })
-	if err != nil {
-		t.Fatal(err)
-	}
+	give(t, s, 1)
 	gone := Quarantined{Spot: spot, State: Released, Freed: c.now, Owner: owner(1)}
-	for name, step := range map[string]func(*Ledger) error{
-		"give what is leased":          func(l *Ledger) error { return l.Give(owner(2), spot) },
-		"wake what is leased":          func(l *Ledger) error { return l.Wake(owner(2), gone) },
-		"free what is leased":          func(l *Ledger) error { return l.Free(gone) },
+	for name, step := range map[string]func(*Ledger){
+		"give what is leased":          func(l *Ledger) { l.Give(owner(2), spot) },
+		"wake what is leased":          func(l *Ledger) { l.Wake(owner(2), gone, false) },
+		"free what is leased":          func(l *Ledger) { l.Free(gone) },
 		"retire what is in quarantine": retireTwice,
 	} {
-		if err := s.Update(t.Context(), step); !errors.Is(err, kv.ErrDamaged) {
+		if err := s.Update(t.Context(), always(step)); !errors.Is(err, kv.ErrDamaged) {
 			t.Errorf("%s: got %v, want ErrDamaged", name, err)
 		}
 	}
@@ -293,17 +273,11 @@ func TestStepsRefuseWhatTheLawsForbid(t *testing.T) {
 	}})
 }
 
-func retireTwice(l *Ledger) error {
-	h, _, err := l.Holding(owner(1).Key())
-	if err != nil {
-		return err
-	}
+func retireTwice(l *Ledger) {
+	h := l.Holding(owner(1).Key())
 	all := func(Place) State { return Released }
-	if _, err := l.Retire(h, all); err != nil {
-		return err
-	}
-	_, err = l.Retire(h, all)
-	return err
+	l.Retire(h, all)
+	l.Retire(h, all)
 }
 
 // A call that looks at a few neighbours of each position sees all holdings over
@@ -312,38 +286,31 @@ func TestNeighboursAreAllHoldingsFromAnyPlace(t *testing.T) {
 	t.Parallel()
 	s, _ := store(t)
 	const n = 50
-	err := s.Update(t.Context(), func(l *Ledger) error {
+	err := s.Update(t.Context(), always(func(l *Ledger) {
 		for i := range n {
-			if err := l.Give(owner(i), Spot{"a", addr(i)}); err != nil {
-				return err
-			}
+			l.Give(owner(i), Spot{"a", addr(i)})
 		}
-		return nil
-	})
+	}))
 	if err != nil {
 		t.Fatal(err)
 	}
 	next := map[netns.Ref]bool{}
 	for from := range 400 {
-		err := s.View(t.Context(), func(l *Ledger) error {
+		err := s.View(t.Context(), always(func(l *Ledger) {
 			seen := map[netns.Ref]bool{}
-			for nb, err := range l.Neighbours(owner(from).Key()) {
-				if err != nil {
-					return err
-				}
+			for nb := range l.Neighbours(owner(from).Key()) {
 				if len(seen) == 0 {
 					next[nb.Netns] = true
 				}
 				seen[nb.Netns] = true
-				if h, err := nb.Holding(); err != nil || h.Owner.Netns != nb.Netns {
-					t.Errorf("%v, %v", h, err)
+				if h := nb.Holding(); h.Owner.Netns != nb.Netns {
+					t.Error(h)
 				}
 			}
 			if len(seen) != n {
 				t.Errorf("from %d: %d neighbours, want %d", from, len(seen), n)
 			}
-			return nil
-		})
+		}))
 		if err != nil {
 			t.Fatal(err)
 		}

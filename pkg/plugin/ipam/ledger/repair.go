@@ -27,7 +27,7 @@ func (s Store) Damaged() string { return s.db() + ".damaged" }
 //
 // If the process is killed at any moment, either the damaged database or the whole new
 // one is there.
-func (s Store) Rebuild(ctx context.Context, fn func(why error) (fill func(*Ledger) error, err error)) error {
+func (s Store) Rebuild(ctx context.Context, fn func(why error) (fill func(*Ledger), err error)) error {
 	return s.locked(ctx, os.O_RDWR, unix.LOCK_EX, func(lock *os.File) error {
 		why := s.ours(lock)
 		if why == nil {
@@ -54,7 +54,7 @@ func (s Store) Rebuild(ctx context.Context, fn func(why error) (fill func(*Ledge
 }
 
 // fill makes a new file a database and fills it.
-func (s Store) fill(file *os.File, fill func(*Ledger) error) error {
+func (s Store) fill(file *os.File, fill func(*Ledger)) error {
 	if err := s.blank(file); err != nil {
 		return err
 	}
@@ -62,7 +62,10 @@ func (s Store) fill(file *os.File, fill func(*Ledger) error) error {
 	if err != nil {
 		return err
 	}
-	return kv.Transact(again, kv.WriteHollow, s.bind(fill))
+	return kv.Transact(again, kv.WriteHollow, s.bind(func(l *Ledger) error {
+		fill(l)
+		return nil
+	}))
 }
 
 // keep gives the damaged database a second name. The first name stays until the
@@ -76,98 +79,60 @@ func (s Store) keep() error {
 }
 
 // Restore stores a holding of a database that was lost.
-func (l *Ledger) Restore(h Holding) error {
+func (l *Ledger) Restore(h Holding) {
 	for _, p := range h.Places {
-		if err := l.addToRun(p.Spot); err != nil {
-			return err
-		}
+		l.addToRun(p.Spot)
 	}
-	return l.Save(h)
+	l.Save(h)
 }
 
-// check checks everything: first that the tables can be read, then that they
-// agree, and last the pages, because Check requires this order.
+// check checks everything: first that the tables can be read and agree, and then the
+// pages, because Check requires this order.
 func (l *Ledger) check() error {
-	if err := l.checkTables(); err != nil {
-		return err
+	spots := map[Spot]bool{}
+	add := func(s Spot) {
+		if spots[s] {
+			kv.Fail(kv.Damagef("address %v of pool %q exists twice", s.Addr, s.Pool))
+		}
+		spots[s] = true
 	}
+	for h := range l.Holdings() {
+		for _, p := range h.Places {
+			add(p.Spot)
+		}
+	}
+	owned := 0
+	for r := range l.AllQuarantined() {
+		add(r.Spot)
+		if r.State == Conflicted {
+			continue
+		}
+		owned++
+		if !bytes.Equal(l.lastOwner.Get(r.lastOwnerKey()), appendTime(nil, r.Freed)) {
+			kv.Fail(kv.Damagef("address %v of pool %q is in quarantine in one table only", r.Addr, r.Pool))
+		}
+	}
+	for range l.lastOwner.In(nil) {
+		owned--
+	}
+	if owned != 0 {
+		kv.Fail(kv.Damagef("%d addresses are in quarantine in one table only", -owned))
+	}
+	for range l.Asides() { // that each can be read
+	}
+	l.checkRuns(spots)
 	return l.tx.Check()
 }
 
-func (l *Ledger) checkTables() error {
-	spots := map[Spot]bool{}
-	add := func(s Spot) error {
-		if spots[s] {
-			return kv.Damagef("address %v of pool %q exists twice", s.Addr, s.Pool)
-		}
-		spots[s] = true
-		return nil
-	}
-	for h, err := range l.Holdings() {
-		for _, p := range h.Places {
-			err = errors.Join(err, add(p.Spot))
-		}
-		if err != nil {
-			return err
-		}
-	}
-	atRest := 0
-	for r, err := range l.AllQuarantined() {
-		if err == nil {
-			err = add(r.Spot)
-		}
-		if err == nil && r.State != Conflicted {
-			atRest++
-			err = l.checkLast(r)
-		}
-		if err != nil {
-			return err
-		}
-	}
-	for _, err := range l.Asides() {
-		if err != nil {
-			return err
-		}
-	}
-	return errors.Join(l.checkCount(atRest), l.checkRuns(spots))
-}
-
-func (l *Ledger) checkLast(r Quarantined) error {
-	v, err := l.lastOwner.Get(appendAddr(lastOwnerKey(r.Pool, r.Owner.Identity()), r.Addr))
-	if err == nil && !bytes.Equal(v, appendTime(nil, r.Freed)) {
-		err = kv.Damagef("address %v of pool %q is in quarantine in one table only", r.Addr, r.Pool)
-	}
-	return err
-}
-
-func (l *Ledger) checkCount(atRest int) error {
-	for _, err := range l.lastOwner.In(kv.Span{}) {
-		if err != nil {
-			return err
-		}
-		atRest--
-	}
-	if atRest != 0 {
-		return kv.Damagef("%d addresses are in quarantine in one table only", -atRest)
-	}
-	return nil
-}
-
 // checkRuns checks that the runs contain all used addresses and no other.
-func (l *Ledger) checkRuns(spots map[Spot]bool) error {
-	for it, err := range l.run.In(kv.Span{}) {
-		if err != nil {
-			return err
-		}
+func (l *Ledger) checkRuns(spots map[Spot]bool) {
+	for it := range l.run.In(nil) {
 		k := reader{b: it.Key}
 		pool, last := k.string(), k.addr()
-		r, err := l.Run(pool, last)
-		if err != nil {
-			return err
-		}
+		r := l.Run(pool, last)
 		for a := r.First; ; a = a.Next() {
 			if !spots[Spot{pool, a}] {
-				return kv.Damagef("address %v of pool %q is in a run, but neither leased nor in quarantine", a, pool)
+				kv.Fail(kv.Damagef("address %v of pool %q is in a run, but neither leased nor in quarantine", a, pool))
 			}
 			delete(spots, Spot{pool, a})
 			if a == r.Last {
@@ -176,7 +141,6 @@ func (l *Ledger) checkRuns(spots map[Spot]bool) error {
 		}
 	}
 	for s := range spots {
-		return kv.Damagef("address %v of pool %q is in no run", s.Addr, s.Pool)
+		kv.Fail(kv.Damagef("address %v of pool %q is in no run", s.Addr, s.Pool))
 	}
-	return nil
 }

@@ -18,11 +18,11 @@ import (
 // The key of a run is its last address, so that the search is one seek forward.
 // A seek backward would need Cursor.Prev of bbolt, which stops at a page that
 // the transaction has emptied.
-func (l *Ledger) Run(pool string, a netip.Addr) (netrange.Range, error) {
+func (l *Ledger) Run(pool string, a netip.Addr) netrange.Range {
 	prefix := appendString(nil, pool)
-	it, err := l.run.Ceil(runKey(pool, a))
-	if err != nil || !bytes.HasPrefix(it.Key, prefix) {
-		return netrange.Range{}, err
+	it := l.run.Ceil(runKey(pool, a))
+	if !bytes.HasPrefix(it.Key, prefix) {
+		return netrange.Range{}
 	}
 	k := reader{b: it.Key[len(prefix):]}
 	v := reader{b: it.Value}
@@ -32,78 +32,54 @@ func (l *Ledger) Run(pool string, a netip.Addr) (netrange.Range, error) {
 		r.First = v.addr()
 	}
 	if k.short || v.short || r.Last.Less(r.First) || r.First.Is4() != r.Last.Is4() {
-		return netrange.Range{}, kv.Damagef("run %x is malformed", it.Key)
+		kv.Fail(kv.Damagef("run %x is malformed", it.Key))
 	}
-	return r, nil
+	return r
 }
 
 // addToRun makes a free address used.
-func (l *Ledger) addToRun(s Spot) error {
-	right, err := l.Run(s.Pool, s.Addr)
-	if err != nil {
-		return err
-	}
+func (l *Ledger) addToRun(s Spot) {
+	right := l.Run(s.Pool, s.Addr)
 	if right.Contains(s.Addr) {
-		return kv.Damagef("address %v of pool %q is in a run already", s.Addr, s.Pool)
-	}
-	left, err := l.runUpTo(s.Pool, s.Addr.Prev())
-	if err != nil {
-		return err
+		kv.Fail(kv.Damagef("address %v of pool %q is in a run already", s.Addr, s.Pool))
 	}
 	grown := netrange.Range{First: s.Addr, Last: s.Addr}
 	if next := s.Addr.Next(); next.IsValid() && right.First == next {
 		grown.Last = right.Last // under the same key
 	}
-	if left.IsValid() {
-		grown.First = left
-		if err := l.run.Del(runKey(s.Pool, s.Addr.Prev())); err != nil {
-			return err
+	if before := s.Addr.Prev(); before.IsValid() {
+		if left := l.Run(s.Pool, before); left.Last == before {
+			grown.First = left.First
+			l.run.Del(runKey(s.Pool, before))
 		}
 	}
-	return l.putRun(s.Pool, grown)
-}
-
-// runUpTo returns the first address of the run that ends at last. It returns
-// the zero Addr if there is none. last may be the zero Addr.
-func (l *Ledger) runUpTo(pool string, last netip.Addr) (netip.Addr, error) {
-	if !last.IsValid() {
-		return last, nil
-	}
-	r, err := l.Run(pool, last)
-	if err != nil || r.Last != last {
-		return netip.Addr{}, err
-	}
-	return r.First, nil
+	l.putRun(s.Pool, grown)
 }
 
 // takeFromRun makes a used address free.
-func (l *Ledger) takeFromRun(s Spot) error {
-	r, err := l.Run(s.Pool, s.Addr)
-	if err != nil {
-		return err
-	}
+func (l *Ledger) takeFromRun(s Spot) {
+	r := l.Run(s.Pool, s.Addr)
 	if !r.Contains(s.Addr) {
-		return kv.Damagef("address %v of pool %q is in no run", s.Addr, s.Pool)
+		kv.Fail(kv.Damagef("address %v of pool %q is in no run", s.Addr, s.Pool))
 	}
 	if r.First != s.Addr {
-		if err := l.putRun(s.Pool, netrange.Range{First: r.First, Last: s.Addr.Prev()}); err != nil {
-			return err
-		}
+		l.putRun(s.Pool, netrange.Range{First: r.First, Last: s.Addr.Prev()})
 	}
 	if r.Last == s.Addr {
-		return l.run.Del(runKey(s.Pool, s.Addr))
+		l.run.Del(runKey(s.Pool, s.Addr))
+	} else {
+		l.putRun(s.Pool, netrange.Range{First: s.Addr.Next(), Last: r.Last})
 	}
-	return l.putRun(s.Pool, netrange.Range{First: s.Addr.Next(), Last: r.Last})
 }
 
 // putRun stores a run: the key is the last address, the value is the first one,
 // or nothing if both are the same.
-func (l *Ledger) putRun(pool string, r netrange.Range) error {
+func (l *Ledger) putRun(pool string, r netrange.Range) {
 	var first []byte
 	if r.First != r.Last {
 		first = appendAddr(nil, r.First)
 	}
-	return l.run.Put(runKey(pool, r.Last), first)
+	l.run.Put(runKey(pool, r.Last), first)
 }
 
 func runKey(pool string, last netip.Addr) []byte { return appendAddr(appendString(nil, pool), last) }

@@ -224,13 +224,7 @@ func (s Store) transact(flags int, m kv.Mode, fn func(*Ledger) error) error {
 
 // bind passes the tables of a transaction to fn.
 func (s Store) bind(fn func(*Ledger) error) func(*kv.Tx) error {
-	return func(tx *kv.Tx) error {
-		l, err := open(tx, s.BootID, s.Now())
-		if err != nil {
-			return err
-		}
-		return fn(l)
-	}
+	return func(tx *kv.Tx) error { return fn(open(tx, s.BootID, s.Now())) }
 }
 
 // create replaces the database, if there is one, by an empty one.
@@ -257,7 +251,7 @@ func (s Store) replace(fn func(*os.File) error) error {
 }
 
 func (s Store) blank(file *os.File) error {
-	return kv.Create(file, tableNames(), func(tables []*kv.Table) error { return found(tables, s.BootID) })
+	return kv.Create(file, tableNames(), func(tables []*kv.Table) { found(tables, s.BootID) })
 }
 
 func (s Store) copyTo(file *os.File) error {

@@ -22,7 +22,7 @@ import (
 // give leases an address to owner n.
 func give(t testing.TB, s Store, n int) {
 	t.Helper()
-	if err := s.Update(t.Context(), func(l *Ledger) error { return l.Give(owner(n), Spot{"a", addr(n)}) }); err != nil {
+	if err := s.Update(t.Context(), always(func(l *Ledger) { l.Give(owner(n), Spot{"a", addr(n)}) })); err != nil {
 		t.Fatal(err)
 	}
 }
@@ -31,16 +31,13 @@ func give(t testing.TB, s Store, n int) {
 func holdings(t testing.TB, do func(context.Context, func(*Ledger) error) error) (int, error) {
 	t.Helper()
 	n := 0
-	err := do(t.Context(), func(l *Ledger) error {
-		for _, err := range l.Holdings() {
-			if err != nil {
-				return err
-			}
-			n++
-		}
-		return nil
-	})
+	err := do(t.Context(), always(func(l *Ledger) { n = len(slices.Collect(l.Holdings())) }))
 	return n, err
+}
+
+// end returns the transaction in which owner n releases its leases.
+func end(n int) func(*Ledger) error {
+	return always(func(l *Ledger) { l.Retire(l.Holding(owner(n).Key()), func(Place) State { return Released }) })
 }
 
 func files(t testing.TB, dir string) []string {
@@ -101,7 +98,7 @@ func TestTryForgets(t *testing.T) {
 	t.Parallel()
 	s, _ := store(t)
 	give(t, s, 1)
-	err := s.Try(t.Context(), func(l *Ledger) error { return l.Give(owner(2), Spot{"a", addr(2)}) })
+	err := s.Try(t.Context(), always(func(l *Ledger) { l.Give(owner(2), Spot{"a", addr(2)}) }))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -226,12 +223,12 @@ func TestWhatAKilledCreationLeavesIsOvercome(t *testing.T) {
 func TestADatabaseOfANewerVersionIsNewerAndNotDamaged(t *testing.T) {
 	t.Parallel()
 	s, _ := store(t)
-	err := s.Update(t.Context(), func(l *Ledger) error { return l.meta.Put([]byte("version"), []byte{version + 1}) })
+	err := s.Update(t.Context(), always(func(l *Ledger) { l.meta.Put([]byte("version"), []byte{version + 1}) }))
 	if err != nil {
 		t.Fatal(err)
 	}
 	rebuild := func(ctx context.Context, _ func(*Ledger) error) error {
-		return s.Rebuild(ctx, func(why error) (func(*Ledger) error, error) {
+		return s.Rebuild(ctx, func(why error) (func(*Ledger), error) {
 			t.Errorf("it counts as damaged: %v", why)
 			return nil, nil
 		})
@@ -250,41 +247,26 @@ func TestAPeakOfLeasesLeavesNoHollowFile(t *testing.T) {
 	t.Parallel()
 	s, _ := store(t)
 	const peak = 1200
-	err := s.Update(t.Context(), func(l *Ledger) error {
+	err := s.Update(t.Context(), always(func(l *Ledger) {
 		for i := range peak {
 			o := owner(i)
 			o.PodUID = strings.Repeat("x", 1500) // two on a page
-			if err := l.Give(o, Spot{"a", addr(i)}); err != nil {
-				return err
-			}
+			l.Give(o, Spot{"a", addr(i)})
 		}
-		return nil
-	})
+	}))
 	if err != nil {
 		t.Fatal(err)
 	}
-	err = s.Existing(t.Context(), func(l *Ledger) error {
-		for h, err := range l.Holdings() {
-			if err != nil {
-				return err
-			}
-			if h.Owner.ContainerID == "c1" {
-				continue
-			}
-			if _, err := l.Retire(h, func(Place) State { return Conflicted }); err != nil {
-				return err
+	err = s.Existing(t.Context(), always(func(l *Ledger) {
+		for h := range l.Holdings() {
+			if h.Owner.ContainerID != "c1" {
+				l.Retire(h, func(Place) State { return Conflicted })
 			}
 		}
-		for r, err := range l.AllQuarantined() {
-			if err != nil {
-				return err
-			}
-			if err := l.Free(r); err != nil {
-				return err
-			}
+		for r := range l.AllQuarantined() {
+			l.Free(r)
 		}
-		return nil
-	})
+	}))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -339,7 +321,7 @@ func TestAFullFileSystemChangesNothing(t *testing.T) {
 	})
 	leased := 0
 	for ; ; leased++ {
-		err := s.Update(t.Context(), func(l *Ledger) error { return l.Give(owner(leased), Spot{"a", addr(leased)}) })
+		err := s.Update(t.Context(), always(func(l *Ledger) { l.Give(owner(leased), Spot{"a", addr(leased)}) }))
 		if cnierr.CodeOf(err) == cnierr.IO {
 			break
 		}
@@ -350,14 +332,7 @@ func TestAFullFileSystemChangesNothing(t *testing.T) {
 	if n, err := holdings(t, s.View); n != leased || err != nil {
 		t.Errorf("got %d holdings, %v; want %d", n, err, leased)
 	}
-	err := s.Existing(t.Context(), func(l *Ledger) error {
-		h, _, err := l.Holding(owner(0).Key())
-		if err == nil {
-			_, err = l.Retire(h, func(Place) State { return Released })
-		}
-		return err
-	})
-	if err != nil && cnierr.CodeOf(err) != cnierr.IO {
+	if err := s.Existing(t.Context(), end(0)); err != nil && cnierr.CodeOf(err) != cnierr.IO {
 		t.Errorf("got %v, want nil or code %d", err, cnierr.IO)
 	}
 	if _, err := holdings(t, s.View); err != nil {
@@ -381,13 +356,11 @@ func TestLeasesAreReleasedOnAFullFileSystem(t *testing.T) {
 			}
 		})
 		for pod := range pods {
-			err := s.Update(t.Context(), func(l *Ledger) error {
-				var errs []error
+			err := s.Update(t.Context(), always(func(l *Ledger) {
 				for rail := range rails {
-					errs = append(errs, l.Give(owner(pod), Spot{"a", addr(1000*rail + pod)}))
+					l.Give(owner(pod), Spot{"a", addr(1000*rail + pod)})
 				}
-				return errors.Join(errs...)
-			})
+			}))
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -400,14 +373,7 @@ func TestLeasesAreReleasedOnAFullFileSystem(t *testing.T) {
 			t.Fatal(err)
 		}
 		for pod := range pods {
-			err := s.Existing(t.Context(), func(l *Ledger) error {
-				h, _, err := l.Holding(owner(pod).Key())
-				if err == nil {
-					_, err = l.Retire(h, func(Place) State { return Released })
-				}
-				return err
-			})
-			if err != nil {
+			if err := s.Existing(t.Context(), end(pod)); err != nil {
 				t.Errorf("pod %d of %d: %v", pod, pods, err)
 				break
 			}
@@ -422,7 +388,7 @@ func TestErrorsOfTheCallerPass(t *testing.T) {
 	if err := s.Update(t.Context(), func(*Ledger) error { return mine }); !errors.Is(err, mine) {
 		t.Errorf("got %v, want %v", err, mine)
 	}
-	if err := s.Update(t.Context(), func(*Ledger) error { return kv.Damagef("so it is") }); cnierr.CodeOf(err) != cnierr.Unreadable {
+	if err := s.Update(t.Context(), always(func(*Ledger) { kv.Fail(kv.Damagef("so it is")) })); cnierr.CodeOf(err) != cnierr.Unreadable {
 		t.Errorf("got %v, want code %d", err, cnierr.Unreadable)
 	}
 }
@@ -438,7 +404,7 @@ func TestNoDatabaseIsMadeThroughALink(t *testing.T) {
 		if err := os.Symlink(legit, filepath.Join(s.Dir, name)); err != nil {
 			t.Fatal(err)
 		}
-		err := s.Update(t.Context(), func(l *Ledger) error { return l.Give(owner(1), Spot{"a", addr(1)}) })
+		err := s.Update(t.Context(), always(func(l *Ledger) { l.Give(owner(1), Spot{"a", addr(1)}) }))
 		if b, readErr := os.ReadFile(legit); readErr != nil || string(b) != "legit" {
 			t.Errorf("a link at %s: behind it there is %q, %v (Update: %v)", name, b, readErr, err)
 		}
@@ -454,7 +420,7 @@ func TestANameThatIsTooLongDamagesNothing(t *testing.T) {
 	for i, long := range []int{1 << 15, 1<<16 - 1, 1 << 16, 70_000} {
 		o := owner(i + 2)
 		o.Network = strings.Repeat("n", long)
-		err := s.Update(t.Context(), func(l *Ledger) error { return l.Give(o, Spot{"a", addr(i + 2)}) })
+		err := s.Update(t.Context(), always(func(l *Ledger) { l.Give(o, Spot{"a", addr(i + 2)}) }))
 		if tooLong := long >= 1<<16; tooLong != (err != nil) {
 			t.Errorf("a name of %d bytes: %v", long, err)
 		}
