@@ -86,7 +86,6 @@ func (c Child) Fillers() Child {
 	return out
 }
 
-// commands implements Kind.
 func (a Align) commands(namespaces) []string {
 	var out []string
 	for _, r := range a.Rails {
@@ -108,11 +107,6 @@ func (a Align) wants() string {
 		links = append(links, shell.Word(r.Link))
 	}
 	return "equal on " + strings.Join(links, ", ")
-}
-
-func (a Align) and(next Align) Align {
-	a.Rails = slices.Concat(a.Rails, next.Rails)
-	return a
 }
 
 // align returns the alignment of the addresses of a rail. link has the operation that makes

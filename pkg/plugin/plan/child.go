@@ -42,7 +42,6 @@ type NIC struct {
 	MAC   conf.MAC `json:"mac"`
 }
 
-// commands implements Kind.
 func (c Child) commands(in namespaces) []string {
 	ip, queue := "ip", ""
 	if c.InPod {
@@ -92,7 +91,6 @@ type Up struct {
 	MTU  int           `json:"-"` // 0: as it is
 }
 
-// commands implements Kind.
 func (u Up) commands(in namespaces) []string {
 	if u.MTU > 0 {
 		return []string{in.ip() + shell.Command(" link set dev %s mtu %d up", u.Link, u.MTU)}
@@ -109,7 +107,6 @@ type Address struct {
 	Prefix netip.Prefix  `json:"prefix"` // not masked
 }
 
-// commands implements Kind.
 func (a Address) commands(in namespaces) []string {
 	extra := ""
 	switch {
@@ -132,7 +129,6 @@ type Adopt struct {
 	Addresses []netip.Prefix `json:"addresses,omitempty"` // not masked
 }
 
-// commands implements Kind.
 func (a Adopt) commands(in namespaces) []string {
 	var have []string
 	if !a.MAC.IsZero() { // not known in a plan that is only shown

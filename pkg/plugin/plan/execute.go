@@ -35,8 +35,7 @@ type Single interface {
 	Check(ctx context.Context, op Op) error
 }
 
-// Each returns an executor of runs that passes their operations to x, one by
-// one.
+// Each returns an executor of runs that passes their operations to x, one by one.
 func Each(x Single) Executor { return each{x} }
 
 type each struct{ Single }
@@ -76,9 +75,8 @@ func (e *UndoError) Error() string { return e.Err.Error() }
 // Unwrap returns the cause.
 func (e *UndoError) Unwrap() error { return e.Err }
 
-// Do does the operations in order and stops at the first that fails. What was
-// done before it stays. The caller then undoes the operations: undoing what is missing
-// is success.
+// Do does the operations in order and stops at the first that fails. What was done before
+// it stays, until the caller undoes all.
 func (o Ops) Do(ctx context.Context, x Executor) error {
 	for _, run := range o.Runs() {
 		if err := x.Do(ctx, run...); err != nil {

@@ -13,8 +13,7 @@ import (
 	"github.com/roce-cni/roce-cni/pkg/plugin/conf/pool"
 )
 
-// Facts has what the plan needs to know of the node and the pod. Reading them
-// changes nothing.
+// Facts has what the plan needs to know of the node and the pod.
 type Facts struct {
 	Node      string       `json:"node"` // identity of the node; any string that is unique to the node
 	Parent    Link         `json:"parent"`
@@ -51,15 +50,12 @@ type Link struct {
 	// then the links directly below it (the NIC of a VLAN, the slaves of a
 	// bond), and so on down.
 	Layers [][]int32 `json:"-"`
-	// Device names the device of an adopted link on its bus, if it is known: a
-	// PCI address ("0000:0b:00.2") or the name of an auxiliary device
-	// ("mlx5_core.sf.4").
+	// Device names the device of an adopted link on its bus, if it is known: a PCI address
+	// ("0000:0b:00.2"), or the name of an auxiliary device ("mlx5_core.sf.4").
 	Device string `json:"-"`
-	// Addrs are its own addresses that are valid beyond the link, IPv4 before
-	// IPv6.
+	// Addrs are its own addresses that are valid beyond the link, IPv4 before IPv6.
 	Addrs []netip.Prefix `json:"-"`
-	// InPod says that it is in the pod's namespace. Layers are then indexes
-	// there.
+	// InPod says that it is in the pod's namespace.
 	InPod bool `json:"inPod,omitempty"`
 	// VLAN says that it is the VLAN that the request asks for. It need not exist yet.
 	VLAN *OnVLAN `json:"vlan,omitempty"`

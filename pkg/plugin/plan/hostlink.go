@@ -43,9 +43,8 @@ func nextHop(family netip.Addr) netip.Addr {
 // hostLink.routes: one of them is the metadata service of a cloud.
 func localDNS() netip.Prefix { return netip.MustParsePrefix("169.254.20.10/32") }
 
-// hostLinkName returns the name of the host's end. It follows from the attachment, so
-// that DEL finds it without a record. Programs that look for addresses of the node skip
-// names that begin with "veth".
+// hostLinkName returns the name of the host's end, which DEL finds without a record.
+// Programs that look for addresses of the node skip names that begin with "veth".
 func hostLinkName(at conf.Attachment) conf.LinkName {
 	sum := sha256.Sum256([]byte(Mark(at)))
 	return conf.LinkName("veth" + hex.EncodeToString(sum[:])[:11])
@@ -75,7 +74,7 @@ func (m maker) hostLink() (Ops, error) {
 	if err != nil {
 		return nil, err
 	}
-	out := slices.Concat(OnHost(veth), InPod(m.podEndSettings(veth)), OnHost(m.hostEndSettings(veth)),
+	out := slices.Concat(OnHost(veth), InPod(m.endSettings(veth.PodEnd)), OnHost(m.endSettings(veth.Name, setting("ipv4", veth.Name, "forwarding", "1"))),
 		InPod(Up{Link: veth.PodEnd}), OnHost(Up{Link: veth.Name}))
 	var neighbours []Neighbour
 	var toPod []Route
@@ -100,35 +99,22 @@ func (m maker) ofFamily(family netip.Addr) []LeasedAddress {
 	return slices.DeleteFunc(slices.Clone(m.lease.Addresses), func(a LeasedAddress) bool { return a.Prefix.Addr().Is4() != family.Is4() })
 }
 
-// podEndSettings returns the settings of the pod's end. With rp_filter=1 the pod drops
-// what comes through the link from a source that it does not reach through the link: its
-// answer would take another way, and the node's NAT would not see it. The link has no
-// address of its own, so that the pod never uses another source than its address.
-func (m maker) podEndSettings(v Veth) Sysctl {
-	op := Sysctl{Link: v.PodEnd}
-	op.Set = append(m.linkSettings(v.PodEnd), setting("ipv4", v.PodEnd, "rp_filter", "1"))
-	return op
-}
-
-// hostEndSettings returns the settings of the host's end. With rp_filter=1 the host drops
-// what does not come from an address of the pod. The node must forward what the pod sends
-// to ClusterIPs.
-func (m maker) hostEndSettings(v Veth) Sysctl {
-	op := Sysctl{Link: v.Name}
-	op.Set = append(m.linkSettings(v.Name), setting("ipv4", v.Name, "rp_filter", "1"), setting("ipv4", v.Name, "forwarding", "1"))
-	return op
-}
-
-// linkSettings returns the settings of both ends: the kernel makes no address of its own.
-func (m maker) linkSettings(link conf.LinkName) []Setting {
-	if !m.facts.Pod.IPv6 {
-		return nil
+// endSettings returns the settings of one end. The kernel makes no address of its own, so
+// that the pod never uses another source than its address. With rp_filter=1 the pod drops
+// what comes from a source that it does not reach through the link: its answer would take
+// another way, and the node's NAT would not see it. The host drops what does not come from
+// an address of the pod. It must forward what the pod sends to ClusterIPs.
+func (m maker) endSettings(link conf.LinkName, more ...Setting) Sysctl {
+	op := Sysctl{Link: link}
+	if m.facts.Pod.IPv6 {
+		op.Set = append(op.Set, setting("ipv6", link, "addr_gen_mode", "1"), setting("ipv6", link, "accept_ra", "0"))
+		if m.hasIPv6() {
+			op.Set = append(op.Set, setting("ipv6", link, "disable_ipv6", "0"))
+		}
 	}
-	out := []Setting{setting("ipv6", link, "addr_gen_mode", "1"), setting("ipv6", link, "accept_ra", "0")}
-	if m.hasIPv6() {
-		out = append(out, setting("ipv6", link, "disable_ipv6", "0"))
-	}
-	return out
+	op.Set = append(op.Set, setting("ipv4", link, "rp_filter", "1"))
+	op.Set = append(op.Set, more...)
+	return op
 }
 
 func setting(family string, link conf.LinkName, key, value string) Setting {
@@ -150,17 +136,13 @@ func (m maker) nodeRoutes() ([]Route, error) {
 		return nil, err
 	}
 	var out []Route
-	var inMain [2]bool // IPv4, IPv6
+	inMain := map[bool]bool{} // by whether it is IPv4
 	for i, a := range m.lease.Addresses {
 		addr := a.Prefix.Addr()
-		family := 0
-		if addr.Is6() {
-			family = 1
-		}
 		in := []uint32{tables[i]}
-		if !inMain[family] {
+		if !inMain[addr.Is4()] {
 			in = append(in, MainTable)
-			inMain[family] = true
+			inMain[addr.Is4()] = true
 		}
 		for _, table := range in {
 			for _, p := range to {
@@ -212,7 +194,6 @@ type Veth struct {
 	Mark   string        `json:"mark,omitempty"` // alias of the end on the host
 }
 
-// commands implements Kind.
 func (v Veth) commands(in namespaces) []string {
 	return []string{
 		shell.Command("ip link add name %s address %s mtu %d type veth peer name %s netns %s address %s mtu %d",
@@ -230,7 +211,6 @@ type Neighbour struct {
 	MAC  conf.MAC      `json:"mac"`
 }
 
-// commands implements Kind.
 func (n Neighbour) commands(in namespaces) []string {
 	return []string{in.ip() + shell.Command(" neigh replace %s lladdr %s dev %s nud permanent", n.Addr, n.MAC, n.Link)}
 }
@@ -240,9 +220,8 @@ func (n Neighbour) commands(in namespaces) []string {
 const firstInterface = "eth0"
 
 // Isolated says why the pod's eth0 cannot reach its node: the plan makes the first
-// interface of the pod and gives it no default route, and nothing else tells the operator.
-// It returns "" for all other plans. Behind another plugin, that plugin makes the first
-// interface, and its configuration the default route.
+// interface of the pod and gives it no default route. It returns "" for all other plans.
+// Behind another plugin, that plugin makes the first interface.
 func (p Plan) Isolated(req conf.Request) string {
 	if req.IfName != firstInterface || req.Before != nil {
 		return ""

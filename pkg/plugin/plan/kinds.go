@@ -36,17 +36,17 @@ var kinds = []row{
 	}),
 	of[Up](row{name: "up", phase: phaseUp, goesWithLink: true, link: about(func(u Up) conf.LinkName { return u.Link })}),
 	of[Neighbour](row{name: "neighbour", phase: phaseNeighbour, goesWithLink: true, routing: true, link: about(func(n Neighbour) conf.LinkName { return n.Link })}),
-	of[Conflict](row{name: "conflict", by: ByWire, phase: phaseConflict, join: joined(Conflict.and)}),
+	of[Conflict](row{name: "conflict", by: ByWire, phase: phaseConflict, join: joined(func(c *Conflict) *[]Target { return &c.Targets })}),
 	of[Address](row{
 		name: "address", phase: phaseAddress, goesWithLink: true, makesGIDs: true,
 		link: about(func(a Address) conf.LinkName { return a.Link }),
 	}),
-	of[Align](row{name: "align", by: ByAligner, phase: phaseAlign, join: joined(Align.and)}),
+	of[Align](row{name: "align", by: ByAligner, phase: phaseAlign, join: joined(func(a *Align) *[]AlignRail { return &a.Rails })}),
 	of[Route](row{name: "route", phase: phaseRoute, goesWithLink: true, marked: true, routing: true, link: about(func(r Route) conf.LinkName { return r.Link })}),
 	of[Rule](row{name: "rule", phase: phaseRule, afterLinks: true, marked: true, routing: true, from: func(k Kind) netip.Addr { return k.(Rule).From.Addr() }}),
 	of[Orphans](row{name: "orphans"}),
 	of[Carriers](row{name: "carriers"}),
-	of[Gateway](row{name: "gateway", by: ByWire, phase: phaseGateway, join: joined(Gateway.and)}),
+	of[Gateway](row{name: "gateway", by: ByWire, phase: phaseGateway, join: joined(func(g *Gateway) *[]Target { return &g.Targets })}),
 	of[Move](row{name: "move", by: ByRDMA, phase: phaseMove, stays: true, link: about(func(m Move) conf.LinkName { return m.Link })}),
 	of[Port](row{name: "port", by: ByRDMA, looks: true, phase: phasePort, phaseOnHost: phaseHostPort, link: about(func(p Port) conf.LinkName { return p.Link })}),
 	of[GID](row{
@@ -54,7 +54,7 @@ var kinds = []row{
 		link: about(func(g GID) conf.LinkName { return g.Targets[0].Link }),
 	}),
 	of[DeviceInfo](row{name: "deviceinfo", by: ByRDMA, phase: phaseDeviceInfo}),
-	of[Announce](row{name: "announce", by: ByWire, phase: phaseAnnounce, join: joined(Announce.and)}),
+	of[Announce](row{name: "announce", by: ByWire, phase: phaseAnnounce, join: joined(func(a *Announce) *[]Target { return &a.Targets })}),
 }
 
 // row has what is known of one kind.
@@ -72,23 +72,21 @@ type row struct {
 	// afterLinks says that an operation is undone after all others: a pod can make
 	// that slow, and its link must not wait for it.
 	afterLinks bool
-	// marked says that what an operation makes carries our mark. Only such operations
-	// can be shared.
+	// marked says that what an operation makes carries our mark. Only such operations can be
+	// shared: without a mark, our things cannot be told from foreign ones.
 	marked bool
-	// foreign says that another plugin made the thing, so that we cannot make
-	// it again. stays says that repair makes the thing again without undoing it
-	// first.
+	// foreign says that another plugin made the thing. stays says that repair makes the
+	// thing again without undoing it first.
 	foreign, stays bool
 	// looks says that an operation only waits for something, or looks at it.
 	looks bool
-	// routing says that an operation only steers packets. It changes neither links nor addresses.
+	// routing says that an operation only steers packets, and changes no link and no address.
 	routing bool
 	// makesGIDs says that the kernel adds an entry to the GID table of a NIC.
 	makesGIDs bool
-	// link returns the link of an operation. from returns the source address of
-	// the packets that it affects. parent returns a request for nothing but the
-	// link that it makes. nil: there is none.
-	// podEnd returns the link that an operation on the host makes in the pod.
+	// link returns the link of an operation, podEnd the link that one on the host makes in
+	// the pod, from the source address of the packets that it affects, and parent a request
+	// for nothing but the link that it makes. nil: there is none.
 	link   func(Kind) conf.LinkName
 	podEnd func(Kind) conf.LinkName
 	from   func(Kind) netip.Addr
@@ -126,8 +124,13 @@ func about[K Kind](link func(K) conf.LinkName) func(Kind) conf.LinkName {
 	return func(k Kind) conf.LinkName { return link(k.(K)) }
 }
 
-func joined[K Kind](and func(first, next K) K) func(first, next Kind) Kind {
-	return func(first, next Kind) Kind { return and(first.(K), next.(K)) }
+// joined joins the lists of two operations.
+func joined[K Kind, T any](list func(*K) *[]T) func(first, next Kind) Kind {
+	return func(first, next Kind) Kind {
+		a, b := first.(K), next.(K)
+		*list(&a) = slices.Concat(*list(&a), *list(&b))
+		return a
+	}
 }
 
 // row returns the row of an operation's kind, an empty one if it has no kind.
@@ -165,26 +168,22 @@ func (o Op) Link() conf.LinkName {
 	return ""
 }
 
-// Marked says whether what the operation makes carries our mark. Only such
-// operations can be shared: without a mark, our things cannot be told from
-// foreign ones.
+// Marked says whether what the operation makes carries our mark.
 func (o Op) Marked() bool { return o.row().marked }
 
 // Stays says that repair does the operation again without undoing it first,
 // because programs or other pods are using the thing.
 func (o Op) Stays() bool { return o.Shared || o.row().stays }
 
-// Routing says that the operation only steers packets: a route, an ip rule, a setting of a
-// link or a neighbour.
+// Routing says that the operation only steers packets.
 func (o Op) Routing() bool { return o.row().routing }
 
 // Changes returns the operations without those that only look.
 func (o Ops) Changes() Ops {
-	return slices.DeleteFunc(slices.Clone(o), func(op Op) bool { return op.row().looks })
+	return o.without(func(op Op) bool { return op.row().looks })
 }
 
-// Foreign says that another plugin made the thing, so that the operation cannot
-// make it again.
+// Foreign says that another plugin made the thing: the operation cannot make it again.
 func (o Op) Foreign() bool { return o.row().foreign }
 
 // Parent returns a request for nothing but the link that the operation makes,
@@ -196,8 +195,7 @@ func (o Op) Parent() (conf.Request, bool) {
 	return conf.Request{}, false
 }
 
-// envelope is one operation in JSON: its kind, its place, and the fields of the
-// kind.
+// envelope is one operation in JSON.
 type envelope[Args any] struct {
 	Kind   string `json:"op"`
 	Place  string `json:"place"`
@@ -231,15 +229,13 @@ func (o *Ops) UnmarshalJSON(b []byte) error {
 	if err := json.Unmarshal(b, &in); err != nil {
 		return err
 	}
-	ops := make(Ops, 0, len(in))
+	*o = make(Ops, len(in))
 	for i, e := range in {
-		op, err := decode(e)
-		if err != nil {
+		var err error
+		if (*o)[i], err = decode(e); err != nil {
 			return fmt.Errorf("operation %d: %w", i, err)
 		}
-		ops = append(ops, op)
 	}
-	*o = ops
 	return nil
 }
 

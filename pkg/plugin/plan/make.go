@@ -6,6 +6,7 @@ package plan
 import (
 	"crypto/sha256"
 	"net/netip"
+	"slices"
 
 	"github.com/containernetworking/cni/pkg/types"
 
@@ -49,12 +50,8 @@ type Rail struct {
 // Make returns the plan of an attachment with these rails of the request. Rails may be
 // left out. Equal arguments give equal plans.
 //
-// The plan does one phase for all rails before the next phase, so that the executors
-// can do it in one batch, and all questions to the network share a time window. For a
-// link of ours the order is: bring the link up without addresses, probe for conflicts,
-// add the IPv4 addresses, then the IPv6 addresses, the link-local one last. So the
-// network is asked before an address is used. The IPv4 GID gets the first free index in
-// the NIC's table, and no later change moves it.
+// The network is asked before an address is used. IPv4 addresses come before IPv6 ones, so
+// that the IPv4 GID gets the first free index in the NIC's table.
 //
 // Errors: BadConfig for what the node cannot do, RouteTaken for a foreign table, rule
 // or default route.
@@ -162,12 +159,7 @@ func (m maker) dns() types.DNS {
 }
 
 func (m maker) hasIPv6() bool {
-	for _, a := range m.lease.Addresses {
-		if a.Prefix.Addr().Is6() {
-			return true
-		}
-	}
-	return false
+	return slices.ContainsFunc(m.lease.Addresses, func(a LeasedAddress) bool { return a.Prefix.Addr().Is6() })
 }
 
 // addresses returns the IPv4 addresses, then the IPv6 ones. With IPv6 it also
@@ -201,9 +193,8 @@ func eui64(mac conf.MAC) netip.Addr {
 	})
 }
 
-// conflict returns the conflict probe of our addresses. A point-to-point prefix
-// needs none: there is no other host. Addresses that are not out of quarantine
-// are probed even when probing is off.
+// conflict returns the conflict probe of our addresses. A point-to-point prefix needs none:
+// there is no other host. Addresses in quarantine are probed even when probing is off.
 func (m maker) conflict(mac conf.MAC) Ops {
 	c := m.req.Probe.Conflict
 	var targets []Target
@@ -266,7 +257,6 @@ func (r RDMA) at(k Kind) Ops {
 	return OnHost(k)
 }
 
-// port returns the check of the RDMA device's port.
 func (m maker) port() Ops {
 	r := m.facts.RDMA
 	if r == nil {
@@ -275,7 +265,6 @@ func (m maker) port() Ops {
 	return r.at(Port{Link: m.rail.IfName, Device: r.Device})
 }
 
-// gid returns the wait for the addresses' GIDs.
 func (m maker) gid() Ops {
 	r := m.facts.RDMA
 	if r == nil || len(m.lease.Addresses) == 0 || m.req.RDMA.GID == conf.Off {

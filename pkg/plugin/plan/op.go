@@ -37,9 +37,8 @@ const Protocol = 82
 type Op struct {
 	// Place is the namespace in which the operation acts.
 	Place Place
-	// Shared says that several attachments may have this operation. The first
-	// attachment does it. It is undone with the last record that has the same
-	// operation.
+	// Shared says that several attachments may have this operation. The first one does it,
+	// and it is undone with the last record that has it.
 	Shared bool
 	Kind   Kind
 }
@@ -53,8 +52,7 @@ const (
 	Host              // the host's namespace: what is in it stays when the pod's is gone
 )
 
-// Kind is what an operation does. The set of kinds is closed: each is a plain
-// struct that survives JSON and has a row in kinds.go.
+// Kind is what an operation does: a plain struct that survives JSON and has a row in kinds.go.
 type Kind interface {
 	// commands returns what Op.Commands does, for an operation of this kind.
 	commands(in namespaces) []string
@@ -90,14 +88,24 @@ func All[K Kind](ops Ops) iter.Seq[K] {
 
 // At returns the operations that act at a place.
 func (o Ops) At(p Place) Ops {
-	return slices.DeleteFunc(slices.Clone(o), func(op Op) bool { return op.Place != p })
+	return o.without(func(op Op) bool { return op.Place != p })
 }
+
+func (o Ops) without(is func(Op) bool) Ops { return slices.DeleteFunc(slices.Clone(o), is) }
 
 // Same says whether two operations do the same at the same place.
 func (o Op) Same(other Op) bool { return reflect.DeepEqual(o, other) }
 
-// Runs returns the operations in runs. A new run begins where the kind, the
-// place or Shared changes.
+// SharedWith says whether two attachments have the same shared thing. A link is the same
+// if it has the same name, whatever else was known of it.
+func (o Op) SharedWith(other Op) bool {
+	if o.Shared && other.Shared && o.row().makesLink && other.row().makesLink {
+		return o.Place == other.Place && o.Link() == other.Link()
+	}
+	return o.Same(other)
+}
+
+// Runs returns the operations in runs: a new one begins where kind, place or Shared changes.
 func (o Ops) Runs() []Ops {
 	var out []Ops
 	for i, op := range o {
@@ -113,10 +121,9 @@ func (o Op) alike(other Op) bool {
 	return o.Place == other.Place && o.Shared == other.Shared && reflect.TypeOf(o.Kind) == reflect.TypeOf(other.Kind)
 }
 
-// Commands returns the commands with which an operator would do the same in the
-// host's namespace. netns is the pod's namespace, as its name in /run/netns or
-// as a path. A line that starts with "#" describes something that has no
-// command.
+// Commands returns the commands with which an operator would do the same in the host's
+// namespace. netns is the pod's namespace, as its name in /run/netns or as a path. A line
+// that starts with "#" is for what has no command.
 func (o Op) Commands(netns string) []string {
 	return o.Kind.commands(namespaces{pod: netns, place: o.Place})
 }

@@ -86,7 +86,7 @@ func inPhases(rails []Ops) Ops {
 // Of returns the operations of interfaces of the plan. It leaves out the
 // questions to the network, which are joined for all interfaces.
 func (p Plan) Of(interfaces ...Interface) Ops {
-	return slices.DeleteFunc(slices.Clone(p.Ops), func(op Op) bool {
+	return p.Ops.without(func(op Op) bool {
 		return !slices.ContainsFunc(interfaces, func(i Interface) bool { return i.has(op) })
 	})
 }
@@ -94,7 +94,7 @@ func (p Plan) Of(interfaces ...Interface) Ops {
 // OfNone returns the operations that belong to no interface: what the attachment has
 // on the host, and the questions to the network.
 func (p Plan) OfNone() Ops {
-	return slices.DeleteFunc(slices.Clone(p.Ops), func(op Op) bool {
+	return p.Ops.without(func(op Op) bool {
 		return slices.ContainsFunc(p.Interfaces, func(i Interface) bool { return i.has(op) })
 	})
 }
@@ -149,42 +149,33 @@ func (o Ops) Teardown() Ops {
 		name  conf.LinkName
 	}
 	made := map[link]bool{}
-	var out Ops
+	var first, out Ops
 	for _, op := range o {
 		r, on := op.row(), link{op.Place, op.Link()}
 		if r.makesLink {
 			made[on] = true
-			if r.podEnd != nil {
-				made[link{Pod, r.podEnd(op.Kind)}] = true
-			}
 		}
-		if r.goesWithLink && made[on] {
-			continue
+		if r.podEnd != nil {
+			made[link{Pod, r.podEnd(op.Kind)}] = true
 		}
-		out = append(out, op)
+		switch {
+		case r.goesWithLink && made[on]:
+		case r.afterLinks:
+			first = append(first, op)
+		default:
+			out = append(out, op)
+		}
 	}
-	late := func(op Op) bool { return op.row().afterLinks }
-	early := slices.DeleteFunc(slices.Clone(out), late)
-	return append(slices.DeleteFunc(out, func(op Op) bool { return !late(op) }), early...)
+	return append(first, out...)
 }
 
 // Links returns the operations that make links; OnLinks returns all others.
 // Undo OnLinks first, then Links: so a link stays until everything else is
 // gone.
-func (o Ops) Links() Ops { return o.where(true) }
+func (o Ops) Links() Ops { return o.without(func(op Op) bool { return !op.row().makesLink }) }
 
 // OnLinks returns the operations that Links does not return.
-func (o Ops) OnLinks() Ops { return o.where(false) }
-
-func (o Ops) where(makesLink bool) Ops {
-	var out Ops
-	for _, op := range o {
-		if op.row().makesLink == makesLink {
-			out = append(out, op)
-		}
-	}
-	return out
-}
+func (o Ops) OnLinks() Ops { return o.without(func(op Op) bool { return op.row().makesLink }) }
 
 // Unrecorded returns what can be undone of an attachment that has lost its
 // record: the links that carry its mark, and the rules for the addresses of the
@@ -203,7 +194,6 @@ type Orphans struct {
 	Mark string        `json:"mark"`
 }
 
-// commands implements Kind.
 func (o Orphans) commands(in namespaces) []string {
 	return []string{shell.Command("# rules of protocol %d from the addresses of %s in %s (", Protocol, o.Link, in.pod) + in.ip() + fmt.Sprintf(" rule show protocol %d)", Protocol)}
 }
@@ -217,7 +207,6 @@ type Carriers struct {
 	Addresses []netip.Addr `json:"addresses"`
 }
 
-// commands implements Kind.
 func (c Carriers) commands(in namespaces) []string {
 	var addrs []string
 	for _, a := range c.Addresses {

@@ -73,7 +73,6 @@ type Move struct {
 	UVerbsMode conf.Severity `json:"uverbsMode,omitempty"`
 }
 
-// commands implements Kind.
 func (m Move) commands(in namespaces) []string {
 	var out []string
 	if m.TrafficClass != nil {
@@ -105,7 +104,6 @@ type Port struct {
 	Device RDMADevice    `json:"device"`
 }
 
-// commands implements Kind.
 func (p Port) commands(in namespaces) []string {
 	return []string{in.run("rdma link show %s", fmt.Sprintf("%s/%d", p.Device.Name, p.Device.Port))}
 }
@@ -130,7 +128,6 @@ type GIDTarget struct {
 	Index *int `json:"gidIndex,omitempty"`
 }
 
-// commands implements Kind.
 func (g GID) commands(in namespaces) []string {
 	in.place = Pod // NVIDIA's driver shows its entries only in the pod
 	var out []string
@@ -173,21 +170,18 @@ func (o Ops) WithDevices(now func(RDMADevice) RDMADevice) Ops {
 
 // Located returns the operations with the GID indexes that are known.
 func (o Ops) Located(index map[netip.Addr]int) Ops {
-	out := make(Ops, len(o))
-	copy(out, o)
+	out := slices.Clone(o)
 	for i, op := range out {
 		g, ok := op.Kind.(GID)
 		if !ok {
 			continue
 		}
-		targets := make([]GIDTarget, len(g.Targets))
+		g.Targets = slices.Clone(g.Targets)
 		for j, t := range g.Targets {
 			if at, known := index[t.Addr]; known {
-				t.Index = &at
+				g.Targets[j].Index = &at
 			}
-			targets[j] = t
 		}
-		g.Targets = targets
 		out[i].Kind = g
 	}
 	return out
@@ -228,7 +222,6 @@ type DeviceInfo struct {
 	Device string `json:"device"` // of RDMA
 }
 
-// commands implements Kind.
 func (d DeviceInfo) commands(namespaces) []string {
 	return []string{"mkdir -p " + shell.Quote(path.Dir(d.File)) + "; echo " + shell.Quote(d.Text()) + " > " + shell.Quote(d.File)}
 }
@@ -250,10 +243,9 @@ func (d DeviceInfo) Text() string {
 	return string(b)
 }
 
-// deviceInfo returns the operation if the runtime names a file and the device
-// is on the PCI bus. The file has one device, and Multus shows it for each
-// interface of the attachment. With several interfaces it would be wrong for
-// all but one, so there is no operation.
+// deviceInfo returns the operation if the runtime names a file and the device is on the PCI
+// bus. Multus shows the one device of the file for each interface of the attachment, so there
+// is none with several interfaces.
 func (m maker) deviceInfo() Ops {
 	r := m.facts.RDMA
 	if m.req.DeviceInfoFile == "" || m.rail.Number > 0 || len(m.behind) > 0 || r == nil || r.Function == "" {

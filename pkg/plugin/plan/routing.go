@@ -63,11 +63,9 @@ func (m maker) policy() (routes []Route, rules []Rule, err error) {
 		if a.Gateway.IsValid() {
 			own = append(own, m.defaultVia(a, tables[i], 0))
 		}
-		for _, r := range own {
-			if !leadTo(asked, r.Table, r.Dst) {
-				routes = append(routes, r)
-			}
-		}
+		routes = append(routes, slices.DeleteFunc(own, func(r Route) bool { // IPAM's replace ours
+			return slices.ContainsFunc(asked, func(o Route) bool { return o.Table == r.Table && o.Dst == r.Dst })
+		})...)
 		from := netip.PrefixFrom(addr, addr.BitLen())
 		rules = append(rules,
 			Rule{From: from, Table: tables[i], Priority: m.rail.Routing.Priority},
@@ -76,32 +74,23 @@ func (m maker) policy() (routes []Route, rules []Rule, err error) {
 	return append(routes, asked...), rules, nil
 }
 
-// leadTo says whether a table has a route to a destination. A route that IPAM
-// asks for replaces ours.
-func leadTo(routes []Route, table uint32, dst netip.Prefix) bool {
-	return slices.ContainsFunc(routes, func(r Route) bool { return r.Table == table && r.Dst == dst })
-}
-
 // tables returns the table of each address: one number for the first address of
 // each family, the next number for the second one of each family, and so on.
 func (m maker) tables() ([]uint32, error) {
-	var numbers []uint32 // by how many addresses of its family are before it
-	var seen [2]int      // IPv4, IPv6
+	var numbers []uint32   // by how many addresses of its family are before it
+	seen := map[bool]int{} // by whether they are IPv4
 	out := make([]uint32, 0, len(m.lease.Addresses))
 	for _, a := range m.lease.Addresses {
-		n := &seen[0]
-		if a.Prefix.Addr().Is6() {
-			n = &seen[1]
-		}
-		if *n == len(numbers) {
+		n := seen[a.Prefix.Addr().Is4()]
+		if n == len(numbers) {
 			t, err := m.nextTable(numbers)
 			if err != nil {
 				return nil, err
 			}
 			numbers = append(numbers, t)
 		}
-		out = append(out, numbers[*n])
-		*n++
+		out = append(out, numbers[n])
+		seen[a.Prefix.Addr().Is4()]++
 	}
 	return out, nil
 }
@@ -267,7 +256,6 @@ type Route struct {
 	OnLink bool          `json:"onlink,omitempty"` // Via is on the link, but in none of its subnets
 }
 
-// commands implements Kind.
 func (r Route) commands(in namespaces) []string {
 	var b strings.Builder
 	fmt.Fprintf(&b, "%s route add %s", in.ip(), dstName(r.Dst))
@@ -281,14 +269,13 @@ func (r Route) commands(in namespaces) []string {
 	if r.Src.IsValid() {
 		fmt.Fprintf(&b, " src %s", r.Src)
 	}
-	if r.Metric != 0 {
-		fmt.Fprintf(&b, " metric %d", r.Metric)
-	}
-	if r.MTU != 0 {
-		fmt.Fprintf(&b, " mtu %d", r.MTU)
-	}
-	if r.AdvMSS != 0 {
-		fmt.Fprintf(&b, " advmss %d", r.AdvMSS)
+	for _, o := range []struct {
+		name  string
+		value int
+	}{{"metric", int(r.Metric)}, {"mtu", r.MTU}, {"advmss", r.AdvMSS}} {
+		if o.value != 0 {
+			fmt.Fprintf(&b, " %s %d", o.name, o.value)
+		}
 	}
 	if r.OnLink {
 		b.WriteString(" onlink")
@@ -327,7 +314,6 @@ type Rule struct {
 	Priority uint32       `json:"priority"`
 }
 
-// commands implements Kind.
 func (r Rule) commands(in namespaces) []string {
 	family := ""
 	if r.From.Addr().Is6() {
@@ -344,9 +330,9 @@ func (r Rule) action() string {
 	return fmt.Sprintf("lookup %d", r.Table)
 }
 
-// leaseRoutes returns the routes that IPAM asks for. Each goes into the table
-// that it names, or else into the table of its address. leaseRoutes leaves out
-// routes of a family without address, and routes that another plugin has made.
+// leaseRoutes returns the routes that IPAM asks for, without those of a family without
+// address and those that another plugin has made. Each goes into the table that it names,
+// or else into the table of its address.
 func (m maker) leaseRoutes(table func(address int) uint32) ([]Route, error) {
 	var out []Route
 	for _, r := range m.lease.Routes {
@@ -372,12 +358,8 @@ func (m maker) theirs(r pool.Route, table uint32) bool {
 	return m.facts.Adopted != nil && (r.Table != nil || table == MainTable || m.checkVia(r) != nil)
 }
 
-// owner returns the index of the address that a route belongs to, -1 if its
-// family has no address. A route with a gateway belongs to the address with
-// that gateway, or with a subnet that contains it. A route on the link belongs
-// to the address with a subnet that contains its destination. Any other route
-// belongs to the first address that has a gateway. If no address fits, the
-// route belongs to the first address of its family.
+// owner returns the index of the address that a route belongs to, -1 if its family has no
+// address: the first that fits the route's gateway or destination, else the first of all.
 func (m maker) owner(r pool.Route) int {
 	of := func(fits func(LeasedAddress) bool) int {
 		return slices.IndexFunc(m.lease.Addresses, func(a LeasedAddress) bool {
@@ -436,9 +418,8 @@ func (m maker) connected(r Route) bool {
 		slices.ContainsFunc(m.lease.Addresses, func(a LeasedAddress) bool { return a.Prefix.Masked() == r.Dst })
 }
 
-// beyond says whether a gateway is in no subnet of the addresses, as in some
-// clouds. The kernel must then be told that the gateway is on the link. IPv6
-// link-local gateways are on every link.
+// beyond says whether a gateway is in no subnet of the addresses, as in some clouds. The
+// kernel must then be told that it is on the link. IPv6 link-local gateways always are.
 func (m maker) beyond(via netip.Addr) bool {
 	if !via.IsValid() || (via.Is6() && via.IsLinkLocalUnicast()) {
 		return false

@@ -32,7 +32,6 @@ type Setting struct {
 	Again bool `json:"again,omitempty"`
 }
 
-// commands implements Kind.
 func (s Sysctl) commands(in namespaces) []string {
 	args := make([]string, 0, len(s.Set))
 	for _, v := range s.Set {

@@ -27,7 +27,6 @@ type VLAN struct {
 	Identity NIC `json:"identity,omitzero"` // which link NIC was; zero: unknown
 }
 
-// commands implements Kind.
 func (v VLAN) commands(in namespaces) []string {
 	return append([]string{
 		in.ip() + shell.Command(" link add link %s name %s type vlan id %s", v.NIC, v.Name, fmt.Sprint(v.ID)),
@@ -59,13 +58,4 @@ type OnVLAN struct {
 	conf.VLAN
 	Identity NIC  `json:"identity,omitzero"` // of the NIC
 	Foreign  bool `json:"foreign,omitempty"` // the operator has made it
-}
-
-// SharedWith says whether two attachments have the same shared thing. A link is the same
-// if it has the same name, whatever else was known of it.
-func (o Op) SharedWith(other Op) bool {
-	if !o.Shared || !other.Shared || o.Place != other.Place || !o.row().makesLink || !other.row().makesLink {
-		return o.Same(other)
-	}
-	return o.Link() == other.Link()
 }

@@ -5,7 +5,6 @@ package plan
 
 import (
 	"net/netip"
-	"slices"
 	"time"
 
 	"github.com/roce-cni/roce-cni/pkg/base/shell"
@@ -34,13 +33,6 @@ type Conflict struct {
 	Targets  []Target      `json:"targets"`
 }
 
-// and asks about the targets of both.
-func (c Conflict) and(next Conflict) Conflict {
-	c.Targets = slices.Concat(c.Targets, next.Targets)
-	return c
-}
-
-// commands implements Kind.
 func (c Conflict) commands(in namespaces) []string {
 	var out []string
 	for _, t := range c.Targets {
@@ -64,13 +56,6 @@ type Gateway struct {
 	Targets  []Target      `json:"targets"`
 }
 
-// and asks the gateways of both.
-func (g Gateway) and(next Gateway) Gateway {
-	g.Targets = slices.Concat(g.Targets, next.Targets)
-	return g
-}
-
-// commands implements Kind.
 func (g Gateway) commands(in namespaces) []string {
 	var out []string
 	for _, t := range g.Targets {
@@ -92,13 +77,6 @@ type Announce struct {
 	Targets []Target `json:"targets"`
 }
 
-// and announces the targets of both.
-func (a Announce) and(next Announce) Announce {
-	a.Targets = slices.Concat(a.Targets, next.Targets)
-	return a
-}
-
-// commands implements Kind.
 func (a Announce) commands(in namespaces) []string {
 	var out []string
 	for _, t := range a.Targets {
