@@ -73,13 +73,9 @@ func In(op, subject string, err error) error {
 	if err == nil {
 		return nil
 	}
-	joined, ok := err.(interface{ Unwrap() []error })
-	if !ok {
-		return &Error{Code: CodeOf(err), Op: op, Subject: subject, Err: err}
-	}
 	var errs []error
-	for _, e := range joined.Unwrap() {
-		errs = append(errs, In(op, subject, e))
+	for _, e := range Each(err) {
+		errs = append(errs, &Error{Code: CodeOf(e), Op: op, Subject: subject, Err: e})
 	}
 	return errors.Join(errs...)
 }
@@ -128,24 +124,21 @@ func CNI(program string, err error) *types.Error {
 // hints returns the hint of each error that is joined in err, without repeats.
 // The outermost hint of a chain counts: who wrapped an error knew more.
 func hints(err error) []string {
-	if joined, ok := err.(interface{ Unwrap() []error }); ok {
-		var out []string
-		for _, e := range joined.Unwrap() {
-			for _, h := range hints(e) {
-				if !slices.Contains(out, h) {
-					out = append(out, h)
-				}
+	var out []string
+	for _, e := range Each(err) {
+		found := []string(nil)
+		if one, ok := e.(*Error); ok && one.Hint != "" { //nolint:errorlint // one step of the chain at a time
+			found = []string{one.Hint}
+		} else if e = errors.Unwrap(e); e != nil {
+			found = hints(e)
+		}
+		for _, h := range found {
+			if !slices.Contains(out, h) {
+				out = append(out, h)
 			}
 		}
-		return out
 	}
-	if e, ok := err.(*Error); ok && e.Hint != "" { //nolint:errorlint // one step of the chain at a time
-		return []string{e.Hint}
-	}
-	if err = errors.Unwrap(err); err != nil {
-		return hints(err)
-	}
-	return nil
+	return out
 }
 
 // oneLine joins the lines that errors.Join makes with "; ", because runtimes

@@ -118,17 +118,6 @@ func Unusable(p netip.Prefix) map[netip.Addr]string {
 	return map[netip.Addr]string{all.First: "the subnet-router anycast address"}
 }
 
-// ParseAddr reads an address with or without prefix length. Without it, the
-// length is -1.
-func ParseAddr(s string) (netip.Addr, int, error) {
-	if strings.Contains(s, "/") {
-		p, err := netip.ParsePrefix(s)
-		return p.Addr(), p.Bits(), err
-	}
-	a, err := netip.ParseAddr(s)
-	return a, -1, err
-}
-
 // A host index is the number of an address in its subnet: the address without the bits of
 // the network. It is an IPv6 address here, whatever the family of the subnet is. So sets
 // of host indexes are Ranges, with the arithmetic of this package.

@@ -70,23 +70,28 @@ func texts(ranges []netrange.Range) []string {
 // millisecond for eight rails, in every ADD. Only the agent writes this file, so
 // parse only has to detect that another program has changed it.
 func parse(content []byte) (f File, bootID string, err error) {
-	var head struct {
-		Version int `json:"version"`
-	}
-	if err := json.Unmarshal(content, &head); err != nil {
-		return File{}, "", err
-	}
-	if head.Version != version {
-		return File{}, "", fmt.Errorf("version: the file has version %d, this program reads version %d", head.Version, version)
-	}
 	var form fileJSON
-	d := json.NewDecoder(bytes.NewReader(content))
-	d.DisallowUnknownFields()
-	if err := d.Decode(&form); err != nil {
+	if err := decode(content, &form); err != nil {
 		return File{}, "", err
 	}
 	f, err = form.file()
 	return f, form.BootID, err
+}
+
+// decode reads a form of this version, which has no unknown keys.
+func decode(content []byte, form any) error {
+	var head struct {
+		Version int `json:"version"`
+	}
+	if err := json.Unmarshal(content, &head); err != nil {
+		return err
+	}
+	if head.Version != version {
+		return fmt.Errorf("version: the file has version %d, this program reads version %d", head.Version, version)
+	}
+	d := json.NewDecoder(bytes.NewReader(content))
+	d.DisallowUnknownFields()
+	return d.Decode(form)
 }
 
 // file reports every fault, with its path.
@@ -167,17 +172,20 @@ const writing = "write ranges of pool"
 // would refuse. Other errors are IO. Write does not sync: if a power failure destroys
 // the file, the agent writes it again when it starts.
 func (s Store) Write(f File) error {
-	path := s.path(f.Pool)
 	content, err := f.content(s.BootID)
 	if err != nil {
 		return cnierr.New(cnierr.Bug, writing, f.Pool, "", "%w", err)
 	}
-	dir := filepath.Dir(path)
-	if err := os.MkdirAll(dir, 0o700); err != nil {
-		return ioError(f.Pool, err)
+	return write(writing, f.Pool, s.path(f.Pool), content)
+}
+
+func write(op, subject, path string, content []byte) error {
+	err := os.MkdirAll(filepath.Dir(path), 0o700)
+	if err == nil {
+		err = errors.Join(trusted.Sweep(path), trusted.Replace(path, append(content, '\n'), 0o600))
 	}
-	if err := errors.Join(trusted.Sweep(path), trusted.Replace(path, content, 0o600)); err != nil {
-		return ioError(f.Pool, err)
+	if err != nil {
+		return cnierr.New(cnierr.IO, op, subject, "", "%w", err)
 	}
 	return nil
 }
@@ -186,13 +194,9 @@ func (s Store) Write(f File) error {
 // there is no file.
 func (s Store) Remove(poolName string) error {
 	if err := os.Remove(s.path(poolName)); err != nil && !errors.Is(err, fs.ErrNotExist) {
-		return ioError(poolName, err)
+		return cnierr.New(cnierr.IO, writing, poolName, "", "%w", err)
 	}
 	return nil
-}
-
-func ioError(poolName string, err error) error {
-	return cnierr.New(cnierr.IO, writing, poolName, "", "%w", err)
 }
 
 // content returns the content of the file. It checks the file as a configuration, and
@@ -216,5 +220,5 @@ func (f File) content(bootID string) ([]byte, error) {
 		return nil, err
 	}
 	_, _, err = parse(content)
-	return append(content, '\n'), err
+	return content, err
 }

@@ -4,18 +4,15 @@
 package nodefile
 
 import (
-	"bytes"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"io/fs"
 	"net/netip"
-	"os"
 	"path/filepath"
 	"slices"
 
 	"github.com/roce-cni/roce-cni/pkg/base/cnierr"
-	"github.com/roce-cni/roce-cni/pkg/base/trusted"
 	"github.com/roce-cni/roce-cni/pkg/plugin/conf"
 )
 
@@ -65,13 +62,8 @@ func (s Store) Services() ([]netip.Prefix, error) {
 
 func parseServices(b []byte) (servicesJSON, error) {
 	var form servicesJSON
-	d := json.NewDecoder(bytes.NewReader(b))
-	d.DisallowUnknownFields()
-	if err := d.Decode(&form); err != nil {
+	if err := decode(b, &form); err != nil {
 		return form, err
-	}
-	if form.Version != version {
-		return form, fmt.Errorf("version: the file has version %d, this program reads version %d", form.Version, version)
 	}
 	if len(form.Services) == 0 {
 		return form, errors.New("services: none")
@@ -100,12 +92,6 @@ func (s Store) WriteServices(cidrs []netip.Prefix) (bool, error) {
 	if err != nil {
 		return false, cnierr.New(cnierr.Bug, op, path, "", "%w", err)
 	}
-	err = os.MkdirAll(filepath.Dir(path), 0o700)
-	if err == nil {
-		err = errors.Join(trusted.Sweep(path), trusted.Replace(path, append(b, '\n'), 0o600))
-	}
-	if err != nil {
-		return false, cnierr.New(cnierr.IO, op, path, "", "%w", err)
-	}
-	return true, nil
+	err = write(op, path, path, b)
+	return err == nil, err
 }

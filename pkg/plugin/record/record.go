@@ -259,7 +259,7 @@ func (s Store) Sweep(ctx context.Context) error {
 }
 
 func (s Store) sweep(ctx context.Context, id conf.ContainerID) error {
-	if recorded, err := s.recorded(id); recorded || err != nil {
+	if of, err := s.Of(id); len(of) > 0 || err != nil {
 		return err
 	}
 	release, ok, err := s.TryLock(ctx, id)
@@ -268,10 +268,4 @@ func (s Store) sweep(ctx context.Context, id conf.ContainerID) error {
 	}
 	release() // removes the folder, unless there is a record now
 	return nil
-}
-
-// recorded says whether a container has a record.
-func (s Store) recorded(id conf.ContainerID) (bool, error) {
-	entries, err := readDir(s.folder(id))
-	return slices.ContainsFunc(entries, func(e fs.DirEntry) bool { return strings.HasSuffix(e.Name(), suffix) }), err
 }

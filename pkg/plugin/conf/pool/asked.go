@@ -26,7 +26,12 @@ type Asked struct {
 func ReadAsked(runtime, args *strict.Object, env []string, f *strict.Faults) []Asked {
 	var out []Asked
 	read := func(code cnierr.Code, subject, s string) {
-		a, bits, err := netrange.ParseAddr(strings.TrimSpace(s))
+		s = strings.TrimSpace(s)
+		a, err := netip.ParseAddr(s)
+		bits := -1
+		if p, prefixErr := netip.ParsePrefix(s); prefixErr == nil {
+			a, bits, err = p.Addr(), p.Bits(), nil
+		}
 		if err != nil || a.Is4In6() || a.Zone() != "" {
 			f.Add(code, subject, "write 172.16.11.5 or 172.16.11.5/24", "%q is not an address", s)
 			return
