@@ -16,15 +16,11 @@ import (
 // Whole is the name of the whole document in faults.
 const Whole = "JSON"
 
-// Document returns the top-level object of b. If b is not one JSON object, it
-// notes a fault and the second result is false.
-func Document(b []byte, f *Faults) (*Object, bool) { return f.Document(Whole, b) }
-
-// Document is the function Document for a document with another name than
-// Whole.
+// Document returns the top-level object of b. If b is not one JSON object, it notes a
+// fault of the name, such as Whole, and the second result is false.
 func (f *Faults) Document(name string, b []byte) (*Object, bool) {
 	var whole json.RawMessage
-	if !f.unmarshal(name, b, &whole) {
+	if !f.Unmarshal(name, b, &whole) {
 		return nil, false
 	}
 	v := Value{name, f, bytes.TrimSpace(b)}
@@ -36,12 +32,9 @@ func (f *Faults) Document(name string, b []byte) (*Object, bool) {
 	return o, true
 }
 
-// Unmarshal is json.Unmarshal. If b is not JSON, or does not fit into the value
-// that into points to, it notes a fault with line and column, and returns
-// false.
-func (f *Faults) Unmarshal(b []byte, into any) bool { return f.unmarshal(Whole, b, into) }
-
-func (f *Faults) unmarshal(name string, b []byte, into any) bool {
+// Unmarshal is json.Unmarshal. If b is not JSON, or does not fit into the value that into
+// points to, it notes a fault of the name, with line and column, and returns false.
+func (f *Faults) Unmarshal(name string, b []byte, into any) bool {
 	err := json.Unmarshal(b, into)
 	if err == nil {
 		return true

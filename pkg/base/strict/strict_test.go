@@ -20,7 +20,7 @@ import (
 func read(t *testing.T, document string, read func(o *strict.Object)) []string {
 	t.Helper()
 	var f strict.Faults
-	o, ok := strict.Document([]byte(document), &f)
+	o, ok := f.Document(strict.Whole, []byte(document))
 	if ok != (o != nil) || ok != (f.Len() == 0) {
 		t.Fatalf("%s: object %v, %v, and %d faults", document, o, ok, f.Len())
 	}
@@ -88,7 +88,7 @@ func TestAskingForAKeyDeclaresIt(t *testing.T) {
 		return ""
 	}
 	var f strict.Faults
-	o, _ := strict.Document([]byte(document), &f)
+	o, _ := f.Document(strict.Whole, []byte(document))
 	if v := o.At("mtu"); v.Raw() != "7" {
 		t.Errorf("of two values got %s", v.Raw())
 	}

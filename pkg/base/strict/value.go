@@ -155,8 +155,7 @@ func (v Value) Octet() *uint8 {
 	if !v.Present() {
 		return nil
 	}
-	n := uint8(v.Whole(0, 0, math.MaxUint8))
-	return &n
+	return new(uint8(v.Whole(0, 0, math.MaxUint8)))
 }
 
 // Duration returns a duration from lo to hi, in the form of time.ParseDuration.

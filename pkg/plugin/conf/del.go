@@ -111,7 +111,7 @@ func readCall(in Input, f *strict.Faults) (d Del, valid json.RawMessage) {
 		IPAM  json.RawMessage `json:"ipam"`
 		Valid json.RawMessage `json:"cni.dev/valid-attachments"`
 	}
-	if _, ok := strict.Document(in.Stdin, f); !ok || !f.Unmarshal(in.Stdin, &c) {
+	if _, ok := f.Document(strict.Whole, in.Stdin); !ok || !f.Unmarshal(strict.Whole, in.Stdin, &c) {
 		return Del{}, nil
 	}
 	d = Del{Network: stringOf(c.Name), IPAM: ipamOf(c.IPAM), Raw: string(in.Stdin)}

@@ -134,7 +134,7 @@ func withRails(r Request, top, runtime *strict.Object, args []string, rs rails, 
 // cannot be read.
 func general(in Input, f *strict.Faults) (r Request, e env, top *strict.Object) {
 	e = readEnv(in, f)
-	top, ok := strict.Document(in.Stdin, f)
+	top, ok := f.Document(strict.Whole, in.Stdin)
 	if !ok || !bounded(in.Stdin, f) {
 		return Request{}, e, nil
 	}

@@ -6,6 +6,7 @@ package settings
 import (
 	"bytes"
 	"encoding/json"
+	"maps"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -14,12 +15,6 @@ import (
 	"github.com/roce-cni/roce-cni/pkg/base/strict"
 	"github.com/roce-cni/roce-cni/pkg/plugin/conf"
 )
-
-// usualIPAMPaths are the files and folders that the IPAM plugins host-local, dhcp and
-// whereabouts use if a configuration names none.
-func usualIPAMPaths() []string {
-	return []string{"/var/lib/cni/networks", "/run/cni/dhcp.sock", "/etc/resolv.conf", "/etc/cni/net.d/whereabouts.d"}
-}
 
 // IPAMPlugin says whether a DEL or a GC may call the IPAM plugin of a configuration.
 // If namespace is "", it is enough that one namespace may use the plugin: GC and
@@ -42,15 +37,7 @@ func (l Limits) ipam(kind string) bool { return l.IPAMTypes == nil || oneOf(kind
 
 // anywhere says whether the limits of some namespace are as they must be.
 func (n Node) anywhere(ok func(Limits) bool) bool {
-	if ok(n.Namespaces["*"]) {
-		return true
-	}
-	for _, l := range n.Namespaces {
-		if ok(l) {
-			return true
-		}
-	}
-	return false
+	return ok(n.Namespaces["*"]) || slices.ContainsFunc(slices.Collect(maps.Values(n.Namespaces)), ok)
 }
 
 // otherPlugins are plugins that are installed in the same folder and lease no addresses.
@@ -124,6 +111,3 @@ func eachText(d *json.Decoder, keys []string, fn func(keys []string, text string
 	_, err = d.Token()
 	return err
 }
-
-// leasesElsewhere says whether a request leases from another IPAM plugin.
-func leasesElsewhere(r conf.Request) bool { return r.IPAM.Type != "" && r.IPAM.Type != conf.PoolType }

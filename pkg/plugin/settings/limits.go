@@ -19,7 +19,7 @@ import (
 // does not limit. Lists of names hold patterns, in the syntax of path.Match.
 type Limits struct {
 	Masters          *Masters
-	Modes            []conf.Mode
+	Modes            []string
 	IPAMTypes        []string
 	Pools, RailPools []string
 	RequestAddresses *bool
@@ -70,20 +70,18 @@ func (n Node) entry(namespace string) string {
 // Master says whether the pods of a namespace may use a NIC of the host. vendors has
 // those of the NIC, and of all that it stands on. The error is BadConfig.
 func (n Node) Master(namespace string, nic conf.LinkName, vendors []string) error {
-	m := n.Of(namespace).Masters
-	f := &strict.Faults{}
-	c := check{n, namespace, f}
-	if m != nil && m.IfNames != nil && !oneOf(string(nic), m.IfNames) {
-		c.fault("master", string(nic), "masters.ifNames", m.IfNames)
+	m, f := n.Of(namespace).Masters, &strict.Faults{}
+	if m == nil {
+		return nil
 	}
-	if m != nil && m.Vendors != nil {
-		if len(vendors) == 0 {
-			c.fault("master", string(nic)+", which has no vendor,", "masters.vendors", m.Vendors)
-		}
-		for _, v := range vendors {
-			if !slices.Contains(m.Vendors, v) {
-				c.fault("master", string(nic)+" of vendor "+v, "masters.vendors", m.Vendors)
-			}
+	c := check{n, namespace, f}
+	c.named("master", string(nic), "masters.ifNames", m.IfNames)
+	if m.Vendors != nil && len(vendors) == 0 {
+		c.fault("master", string(nic)+", which has no vendor,", "masters.vendors", m.Vendors)
+	}
+	for _, v := range vendors {
+		if m.Vendors != nil && !slices.Contains(m.Vendors, v) {
+			c.fault("master", string(nic)+" of vendor "+v, "masters.vendors", m.Vendors)
 		}
 	}
 	return f.Err(operation, n.Path)
@@ -100,8 +98,8 @@ type check struct {
 // request is not about is not limited: roce-ipam knows no mode, and an interface of
 // another plugin has none.
 func (c check) limits(r conf.Request, l Limits) {
-	if r.Prev == nil && r.Mode != "" && l.Modes != nil && !slices.Contains(l.Modes, r.Mode) {
-		c.fault("mode", string(r.Mode), "modes", words(l.Modes))
+	if r.Prev == nil {
+		c.named("mode", string(r.Mode), "modes", l.Modes)
 	}
 	c.named("ipam.type", r.IPAM.Type, "ipamTypes", l.IPAMTypes)
 	if r.IPAM.RailPool != nil {
@@ -199,12 +197,4 @@ func oneOf(name string, patterns []string) bool {
 		ok, err := path.Match(p, name)
 		return ok && err == nil
 	})
-}
-
-func words(modes []conf.Mode) []string {
-	out := make([]string, 0, len(modes))
-	for _, m := range modes {
-		out = append(out, string(m))
-	}
-	return out
 }

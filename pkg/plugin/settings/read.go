@@ -109,14 +109,13 @@ func limits(v strict.Value) Limits {
 		m.Strict(nil)
 	}
 	if modes := o.At("modes"); modes.Present() {
-		l.Modes = []conf.Mode{}
+		l.Modes = []string{}
 		for _, e := range modes.List() {
-			l.Modes = append(l.Modes, strict.Choice(e, conf.Bridge, conf.Private, conf.VEPA, conf.Passthru, conf.L2))
+			l.Modes = append(l.Modes, string(strict.Choice(e, conf.Bridge, conf.Private, conf.VEPA, conf.Passthru, conf.L2)))
 		}
 	}
 	if n := o.At("bcqueuelen"); n.Present() {
-		most := uint32(n.Whole(0, 0, math.MaxUint32))
-		l.BCQueueLen = &most
+		l.BCQueueLen = new(uint32(n.Whole(0, 0, math.MaxUint32)))
 	}
 	l.VLANs = vlans(o.At("vlans"))
 	return l
@@ -150,8 +149,7 @@ func truth(v strict.Value) *bool {
 	if !v.Present() {
 		return nil
 	}
-	b := v.True()
-	return &b
+	return new(v.True())
 }
 
 // patterns returns a list of patterns, which allows nothing if it is empty; nil if

@@ -12,7 +12,6 @@
 package settings
 
 import (
-	"slices"
 	"strings"
 
 	"github.com/roce-cni/roce-cni/pkg/base/cnierr"
@@ -77,14 +76,9 @@ const DefaultStateDir = "/run/roce"
 func Default(path string) Node {
 	return Node{
 		Path: path, StateDir: DefaultStateDir, Log: Log{Level: "info"}, Heal: HealRoutes, Table: "/etc/roce/rails.json",
-		IPAMPaths: usualIPAMPaths(),
+		// What host-local, dhcp and whereabouts use if a configuration names no path.
+		IPAMPaths: []string{"/var/lib/cni/networks", "/run/cni/dhcp.sock", "/etc/resolv.conf", "/etc/cni/net.d/whereabouts.d"},
 	}
-}
-
-// deviceInfoDirs are where Multus and device plugins keep device information
-// (Device Information Specification, 3.3); no policy changes them.
-func deviceInfoDirs() []string {
-	return []string{"/var/run/k8s.cni.cncf.io/devinfo", "/run/k8s.cni.cncf.io/devinfo"}
 }
 
 // Request says everything that a configuration asks for and may not have, each with
@@ -92,11 +86,14 @@ func deviceInfoDirs() []string {
 // some namespace may have it. The error is BadConfig.
 func (n Node) Request(r conf.Request) error {
 	f := &strict.Faults{}
-	if d := r.DeviceInfoFile; d != "" && !belowOne(d, deviceInfoDirs()) {
+	// Where Multus and device plugins keep device information (Device Information
+	// Specification, 3.3); no policy changes that.
+	const devInfo = "/run/k8s.cni.cncf.io/devinfo"
+	if d := r.DeviceInfoFile; d != "" && !strings.HasPrefix(strings.TrimPrefix(d, "/var"), devInfo+"/") {
 		f.Add(cnierr.BadConfig, "runtimeConfig.CNIDeviceInfoFile", "leave it to Multus, which writes it for the capability CNIDeviceInfoFile",
-			"%q is not below %s", d, strings.Join(deviceInfoDirs(), " or "))
+			"%q is not below /var%s or %s", d, devInfo, devInfo)
 	}
-	if leasesElsewhere(r) {
+	if r.IPAM.Type != "" && r.IPAM.Type != conf.PoolType {
 		n.another(r.IPAM.Type, r.IPAM.Raw, f)
 	}
 	within := func(l Limits) bool {
@@ -114,7 +111,3 @@ func (n Node) Request(r conf.Request) error {
 }
 
 const operation = "obey policy"
-
-func belowOne(path string, dirs []string) bool {
-	return slices.ContainsFunc(dirs, func(dir string) bool { return strings.HasPrefix(path, dir+"/") })
-}

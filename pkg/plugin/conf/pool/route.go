@@ -149,8 +149,7 @@ func number(v strict.Value, lo, hi int64) *int {
 	if !v.Present() {
 		return nil
 	}
-	n := int(v.Whole(lo, lo, hi))
-	return &n
+	return new(int(v.Whole(lo, lo, hi)))
 }
 
 func notOursInRoute(key string) string {

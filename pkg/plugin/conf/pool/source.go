@@ -143,8 +143,7 @@ func ReadRailPool(ipam *strict.Object, rails int) *RailPool {
 	if !rail.Present() {
 		return &p
 	}
-	n := int(rail.Whole(0, 0, MaxRails-1))
-	p.Rail = &n
+	p.Rail = new(int(rail.Whole(0, 0, MaxRails-1)))
 	if rails > 1 {
 		rail.Bad("remove it", "each of the %d rails uses the RailPool's rail with the same number", rails)
 	}
