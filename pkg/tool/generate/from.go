@@ -215,6 +215,7 @@ func (c *converter) addPool(name string, comments []string, spec block.PoolSpec)
 		name += "-2"
 	}
 	c.pools[name] = string(addresses)
+	comments = append(comments, "The old pool has the same addresses. Before a pod uses the new network, leave each address in only one of the two.")
 	c.out = append(c.out, Document{Comments: comments, Object: railPool(name, spec)})
 	return name, nil
 }

@@ -143,7 +143,7 @@ func (c *converter) spiderIPAM(d *Document, o object, v4, v6 []string) (any, err
 				return ordered{{"type", "roce-ipam"}, {"railPool", label(name)}}, nil
 			case i > 0 && len(pool.spec.list("nodeName")) > 0:
 				d.note("Problem: the pool %s is for the node %s only, and is dropped. Write a RailPool with spec.racks, one for each node, and rackLabel "+
-					"kubernetes.io/hostname (docs/cluster.md).", name, strings.Join(pool.spec.list("nodeName"), ", "))
+					"kubernetes.io/hostname (docs/railpool.md).", name, strings.Join(pool.spec.list("nodeName"), ", "))
 				continue
 			case i > 0:
 				d.note("Dropped: the pool %s, which Spiderpool uses when %s is full. Add its ranges to the RailPool if they are in its subnet.", name, family[0])
