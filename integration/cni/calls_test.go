@@ -4,8 +4,10 @@
 package cni
 
 import (
+	"os"
 	"path/filepath"
 	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -60,5 +62,22 @@ func TestEachCallIsNoted(t *testing.T) {
 		if want := []string{"lease", "macvlan", "sysctl", "up", "conflict", "address", "route", "rule", "gateway"}; len(names) < len(want) || !slices.Equal(names[:len(want)], want) {
 			t.Errorf("call %d has the steps %v, want %v", i, names, want)
 		}
+	}
+}
+
+func TestLogGoesToTheFileAndNeverToStandardOutput(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, 1)
+	file := filepath.Join(t.TempDir(), "log", "roce.log")
+	w.log = file
+	c := w.rail(0).With("ipam.subnets.0.gateway", "172.16.10.253").With("probe.gateway", map[string]any{"mode": "warn", "timeout": "5ms"})
+	a := w.attach(c, w.pod(t), "net1")
+	a.mustAdd(t)
+	b, err := os.ReadFile(file)
+	if err != nil || !strings.Contains(string(b), "172.16.10.253") {
+		t.Errorf("the log has %q, %v, want the silent gateway in it", b, err)
+	}
+	if a.stderr.Len() > 0 {
+		t.Errorf("standard error has %q, want nothing", a.stderr)
 	}
 }

@@ -5,7 +5,6 @@ package cni
 
 import (
 	"fmt"
-	"os"
 	"strings"
 	"testing"
 
@@ -145,45 +144,4 @@ func TestChainedRoceAdoptsADeviceOfTheHost(t *testing.T) {
 			t.Errorf("the NIC came back with %s", want)
 		}
 	}
-}
-
-func TestDelAndGCOfAChainWithAnyPartMissing(t *testing.T) {
-	t.Parallel()
-	for name, spoil := range map[string]func(*testing.T, *world, *pod){
-		"the namespace is gone": func(t *testing.T, _ *world, p *pod) { t.Helper(); p.Remove(t) },
-		"the link is gone":      func(t *testing.T, _ *world, p *pod) { t.Helper(); p.IP(t, "link del net1") },
-		"the master is gone":    func(t *testing.T, w *world, _ *pod) { t.Helper(); w.IP(t, "link del rail0") },
-	} {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			w := newWorld(t, 1)
-			p := w.pod(t)
-			a := w.behind(t, p, 0, macvlanOn(0))
-			a.mustAdd(t)
-			spoil(t, w, p)
-			a.mustDel(t)
-			w.noRecords(t)
-			if _, err := os.Stat(p.Path); err == nil && len(p.rules(t)) > 0 {
-				t.Errorf("rules %q", p.rules(t))
-			}
-		})
-	}
-	t.Run("the runtime has forgotten it", func(t *testing.T) {
-		t.Parallel()
-		w := newWorld(t, 1)
-		p := w.pod(t)
-		a := w.behind(t, p, 0, macvlanOn(0))
-		a.network = a.network.With("cniVersion", "1.1.0")
-		a.mustAdd(t)
-		if err := os.RemoveAll(w.cache); err != nil {
-			t.Fatal(err)
-		}
-		if err := a.call().GC(t); err != nil {
-			t.Errorf("GC: %v", err)
-		}
-		if got := p.rules(t); len(got) > 0 {
-			t.Errorf("rules %q", got)
-		}
-		w.noRecords(t)
-	})
 }

@@ -36,41 +36,39 @@ func (a attachment) then(t testing.TB, plugin map[string]any) attachment {
 
 func TestCheckAcceptsWhatTuningSets(t *testing.T) {
 	t.Parallel()
-	for _, version := range []string{"0.4.0", "1.0.0", "1.1.0"} {
-		for _, tune := range tunings {
-			t.Run(version+" "+tune.key, func(t *testing.T) {
-				t.Parallel()
-				w := newWorld(t, 1)
-				p := w.pod(t)
-				before := p.snapshot(t)
-				a := w.attach(w.rail(0).With("cniVersion", version), p, "net1").
-					then(t, map[string]any{"type": "tuning", tune.key: tune.value, "dataDir": t.TempDir()})
-				first := a.mustAdd(t)
-				if err := a.check(t); err != nil {
-					t.Errorf("CHECK of the list: %v", err)
-				}
-				tuned := p.snapshot(t)
-				w.reportsChanged(t, p, tune.changed)
-				if diff := cmp.Diff(first, a.mustAdd(t)); diff != "" {
-					t.Errorf("result (-first +second ADD)\n%s", diff)
-				}
+	for _, tune := range tunings {
+		t.Run(tune.key, func(t *testing.T) {
+			t.Parallel()
+			w := newWorld(t, 1)
+			p := w.pod(t)
+			before := p.snapshot(t)
+			a := w.attach(w.rail(0), p, "net1").
+				then(t, map[string]any{"type": "tuning", tune.key: tune.value, "dataDir": t.TempDir()})
+			first := a.mustAdd(t)
+			if err := a.check(t); err != nil {
+				t.Errorf("CHECK of the list: %v", err)
+			}
+			tuned := p.snapshot(t)
+			w.reportsChanged(t, p, tune.changed)
+			if diff := cmp.Diff(first, a.mustAdd(t)); diff != "" {
+				t.Errorf("result (-first +second ADD)\n%s", diff)
+			}
+			p.unchanged(t, tuned)
+			says := "intact"
+			if tune.key == "mtu" {
+				says = "restored\nip -n " + p.Name + " link set dev net1 mtu 9000 up"
+			}
+			if out, err := w.rocectl("repair", "--yes"); err != nil || out != "# train/"+p.name+" net1: "+says+"\n" {
+				t.Errorf("repair: %v\n%s", err, out)
+			}
+			if tune.key != "mtu" {
 				p.unchanged(t, tuned)
-				says := "intact"
-				if tune.key == "mtu" {
-					says = "restored\nip -n " + p.Name + " link set dev net1 mtu 9000 up"
-				}
-				if out, err := w.rocectl("repair", "--yes"); err != nil || out != "# train/"+p.name+" net1: "+says+"\n" {
-					t.Errorf("repair: %v\n%s", err, out)
-				}
-				if tune.key != "mtu" {
-					p.unchanged(t, tuned)
-				}
-				a.mustDel(t)
-				p.unchanged(t, before)
-				w.nothingLeased(t)
-				w.noRecords(t)
-			})
-		}
+			}
+			a.mustDel(t)
+			p.unchanged(t, before)
+			w.nothingLeased(t)
+			w.noRecords(t)
+		})
 	}
 }
 
@@ -110,32 +108,6 @@ func (w *world) reportsChanged(t testing.TB, p *pod, property string) {
 	}
 	if property != "" && (!strings.Contains(changed, "changed by another program") || !strings.Contains(changed, property)) {
 		t.Errorf("rocectl check: want that another program has changed %s, got\n%s", property, out)
-	}
-}
-
-func TestCheckAcceptsWhatTuningSetsOnAnAdoptedInterface(t *testing.T) {
-	t.Parallel()
-	w := newWorld(t, 1)
-	p := w.pod(t)
-	a := w.behind(t, p, 0, macvlanOn(0)).then(t, map[string]any{"type": "tuning", "mac": "02:00:00:00:00:99", "dataDir": t.TempDir()})
-	a.mustAdd(t)
-	if err := a.check(t); err != nil {
-		t.Errorf("CHECK of the list: %v", err)
-	}
-	w.reportsChanged(t, p, "MAC")
-	a.mustDel(t)
-	w.noRecords(t)
-}
-
-func TestCheckFindsAMACThatNoPluginHasSet(t *testing.T) {
-	t.Parallel()
-	w := newWorld(t, 1)
-	p := w.pod(t)
-	a := w.attach(w.rail(0), p, "net1")
-	a.mustAdd(t)
-	p.IP(t, "link set dev net1 address 02:00:00:00:00:99")
-	if err := a.check(t); err == nil || !strings.Contains(err.Msg, "got 02:00:00:00:00:99") {
-		t.Errorf("CHECK: got %v, want an error that says the MAC", err)
 	}
 }
 
@@ -184,22 +156,4 @@ func TestWhatSBRDoesIsNoDamage(t *testing.T) {
 			w.noRecords(t)
 		})
 	}
-}
-
-// bandwidth limits veth interfaces only. The failure of the list must leave nothing.
-func TestListWithBandwidthFailsAndLeavesNothing(t *testing.T) {
-	t.Parallel()
-	w := newWorld(t, 1)
-	p := w.pod(t)
-	before := p.snapshot(t)
-	const rate, burst = 1 << 30, 1 << 24
-	a := w.attach(w.rail(0).With("cniVersion", "1.0.0"), p, "net1").
-		then(t, map[string]any{"type": "bandwidth", "ingressRate": rate, "ingressBurst": burst, "egressRate": rate, "egressBurst": burst})
-	if _, err := a.add(t); err == nil || !strings.Contains(err.Msg, "veth") {
-		t.Errorf("ADD: got %v, want bandwidth's error about a veth", err)
-	}
-	a.mustDel(t)
-	p.unchanged(t, before)
-	w.nothingLeased(t)
-	w.noRecords(t)
 }

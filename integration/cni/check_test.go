@@ -4,7 +4,6 @@
 package cni
 
 import (
-	"fmt"
 	"strings"
 	"testing"
 
@@ -12,128 +11,6 @@ import (
 
 	"github.com/roce-cni/roce-cni/integration/cnitest"
 )
-
-// damage is one thing that another program does to an attachment.
-type damage struct {
-	name   string
-	script string // %s: the IPv4 address, net1's
-	says   string // what CHECK must say
-}
-
-func damages() []damage {
-	return []damage{
-		{"the link is gone", "link del net1", "no such interface"},
-		{"the link is down", "link set dev net1 down", "down"},
-		{"the mode is another", "link set dev net1 type macvlan mode private", "private"},
-		{"the IPv4 address is gone", "addr del %s/24 dev net1", "%s"},
-		{"the IPv4 address has another length", "addr del %[1]s/24 dev net1\naddr add %[1]s/25 dev net1", "%s"},
-		{"the default route is gone", "route del default table 100", "0.0.0.0/0 table 100"},
-		{"the rule is gone", "rule del from %s lookup 100", "%s"},
-		{"the unreachable rule is gone", "rule del from %s unreachable", "priority 32001"},
-	}
-}
-
-func TestCheckReportsTheDamageAndAddRepairsIt(t *testing.T) {
-	t.Parallel()
-	for _, d := range damages() {
-		t.Run(d.name, func(t *testing.T) {
-			t.Parallel()
-			w := newWorld(t, 1)
-			p := w.pod(t)
-			before := p.snapshot(t)
-			a := w.attach(w.rail(0), p, "net1")
-			first := a.mustAdd(t)
-			addr := addrOfResult(t, first).String()
-			whole := portable(p.snapshot(t))
-			if err := a.check(t); err != nil {
-				t.Fatalf("CHECK of a whole attachment: %v", err)
-			}
-
-			p.IP(t, fill(d.script, addr))
-			damaged := p.snapshot(t)
-			err := a.check(t)
-			if err == nil || !strings.Contains(err.Msg, fill(d.says, addr)) || err.Details == "" {
-				t.Errorf("CHECK: got %v, want an error that says %q, and a hint", err, fill(d.says, addr))
-			}
-			p.unchanged(t, damaged)
-
-			if diff := cmp.Diff(first, a.mustAdd(t)); diff != "" {
-				t.Errorf("result (-first +second ADD)\n%s", diff)
-			}
-			if diff := cmp.Diff(whole, portable(p.snapshot(t))); diff != "" {
-				t.Errorf("after the second ADD (-first +second)\n%s", diff)
-			}
-			a.mustDel(t)
-			p.unchanged(t, before)
-		})
-	}
-}
-
-// fill puts the address in the place of each verb of the text.
-func fill(text, addr string) string {
-	if !strings.Contains(text, "%") {
-		return text
-	}
-	return fmt.Sprintf(text, addr)
-}
-
-func TestCheckOfWhatWasNeverAddedFails(t *testing.T) {
-	t.Parallel()
-	w := newWorld(t, 1)
-	a := w.attach(w.rail(0), w.pod(t), "net1")
-	result := fmt.Sprintf(`{"cniVersion": "1.1.0", "interfaces": [{"name": "net1", "sandbox": %q}]}`, a.netns)
-	a.network = a.network.With("prevResult", parse(t, result))
-	if _, err := a.raw(t, "roce", "CHECK", a.text(t)); err == nil || !strings.Contains(err.Msg, `"net1"`) {
-		t.Errorf("CHECK: got %v, want an error that names net1", err)
-	}
-	w.noRecords(t)
-}
-
-// A runtime may make a new namespace under the path of one that died.
-func TestNamespaceThatWasReplacedIsNotTheOldOne(t *testing.T) {
-	t.Parallel()
-	w := newWorld(t, 1)
-	old := w.pod(t)
-	c := w.rail(0)
-	a := w.attach(c, old, "net1")
-	a.mustAdd(t)
-	old.Remove(t)
-	fresh := newNamespace(t, old.namespace.Name)
-	w.IP(t, "link add link rail0 name net1 netns "+fresh.Name+" type macvlan mode bridge")
-	fresh.IP(t, "link set dev net1 addrgenmode none\nrule add from 192.0.2.1 lookup 100 priority 32000 protocol 82")
-	before := fresh.snapshot(t)
-	if err := a.check(t); err == nil {
-		t.Error("CHECK of a namespace that was replaced: no error")
-	}
-	a.mustDel(t)
-	fresh.unchanged(t, before)
-	w.nothingLeased(t)
-	w.noRecords(t)
-
-	fresh.IP(t, "link del net1")
-	a.addAtLast(t)
-	a.mustDel(t)
-}
-
-func TestInterfaceOfAnotherNetworkIsNotTakenForOurs(t *testing.T) {
-	t.Parallel()
-	w := newWorld(t, 2)
-	p := w.pod(t)
-	first := w.attach(w.rail(0), p, "net1")
-	first.mustAdd(t)
-	before := p.snapshot(t)
-	err := w.attach(w.rail(1), p, "net1").mustFail(t, 4)
-	if !strings.Contains(err.Msg, `"net1"`) || !strings.Contains(err.Error(), "rail0") {
-		t.Errorf("%v: want it to name net1 and the network that has it", err)
-	}
-	p.unchanged(t, before)
-	if err := first.check(t); err != nil {
-		t.Errorf("CHECK of the first: %v", err)
-	}
-	if got := w.leases(t, "leased"); len(got) != 1 || !strings.HasPrefix(got[0], "rail0 ") {
-		t.Errorf("leased: %q, want the address of rail0", got)
-	}
-}
 
 // ADD refuses such a rule with error 105. The plugin sbr makes a rule that wins, too, but
 // its table has the same route. That is no damage: TestWhatSBRDoesIsNoDamage.

@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"net/netip"
 	"slices"
-	"strings"
 	"sync"
 	"testing"
 
@@ -60,85 +59,6 @@ func TestAddressThatAnotherHostHasIsPassedOver(t *testing.T) {
 				t.Errorf("got %s at once after the conflict", got)
 			}
 		})
-	}
-}
-
-func TestThreeConflictsAreAnErrorThatNamesTheMAC(t *testing.T) {
-	t.Parallel()
-	answers := map[string]func(frame) []byte{
-		"a reply":     func(f frame) []byte { return reply(f, strangerAt(f.to)) },
-		"a rival":     func(f frame) []byte { return probeFor(strangerAt(f.to), f.to) },
-		"an announce": func(f frame) []byte { return arpFrame(1, strangerAt(f.to), f.to, "ff:ff:ff:ff:ff:ff", f.to) },
-	}
-	for name, answer := range answers {
-		t.Run("IPv4 "+name, func(t *testing.T) {
-			t.Parallel()
-			testThreeConflicts(t, cnitest.Subnet4(0), answer)
-		})
-	}
-	t.Run("IPv6 a reply", func(t *testing.T) {
-		t.Parallel()
-		testThreeConflicts(t, cnitest.Subnet6(0), func(f frame) []byte { return reply(f, strangerAt(f.to)) })
-	})
-}
-
-// strangerAt returns the MAC of a host that has one address.
-func strangerAt(addr netip.Addr) string {
-	b := addr.AsSlice()
-	return fmt.Sprintf("%s%02x", stranger[:15], b[len(b)-1])
-}
-
-// A pod of the node that answers for every address is named, and sets one aside.
-func TestOneHostThatAnswersForAllIsNamed(t *testing.T) {
-	t.Parallel()
-	w := newWorld(t, 1)
-	attacker := w.attach(w.rail(0), w.podNamed(t, "attacker"), "net1")
-	mac := attacker.mustAdd(t).Interfaces[0].Mac
-	w.leaf.listen(t, "leaf0", func(f frame) [][]byte {
-		if !f.probe(f.to) {
-			return nil
-		}
-		return [][]byte{reply(f, mac)}
-	})
-	err := w.attach(w.rail(0).Patient(), w.podNamed(t, "victim"), "net1").mustFail(t, 100)
-	for _, want := range []string{mac, "attacker"} {
-		if !strings.Contains(err.Msg, want) {
-			t.Errorf("%v: want it to name %s", err, want)
-		}
-	}
-	if got := w.leases(t, "conflict"); len(got) != 1 {
-		t.Errorf("in quarantine for a conflict: %q, want one address", got)
-	}
-}
-
-func testThreeConflicts(t *testing.T, subnet map[string]any, answer func(frame) []byte) {
-	t.Helper()
-	w := newWorld(t, 1)
-	p := w.pod(t)
-	pod, node := p.snapshot(t), w.snapshot(t)
-	tap := w.leaf.listen(t, "leaf0", func(f frame) [][]byte {
-		if !f.probe(f.to) {
-			return nil
-		}
-		return [][]byte{answer(f)}
-	})
-	err := w.attach(w.rail(0).Patient().With("ipam.subnets", []any{subnet}), p, "net1").mustFail(t, 100)
-	asked := map[netip.Addr]bool{}
-	for _, f := range tap.heard(func(f frame) bool { return !f.out && f.probe(f.to) }) {
-		asked[f.to] = true
-	}
-	if len(asked) != 3 {
-		t.Errorf("asked for %v, want three addresses", asked)
-	}
-	if !strings.Contains(err.Msg, stranger[:14]) {
-		t.Errorf("%v: want it to name %s", err, stranger)
-	}
-	p.unchanged(t, pod)
-	w.unchanged(t, node)
-	w.nothingLeased(t)
-	w.noRecords(t)
-	if got := w.leases(t, "conflict"); len(got) != 3 {
-		t.Errorf("in quarantine for a conflict: %q, want three addresses", got)
 	}
 }
 

@@ -7,8 +7,9 @@ import (
 	"context"
 	"fmt"
 	"net/netip"
-	"path/filepath"
+	"os"
 	"slices"
+	"strconv"
 	"strings"
 	"sync"
 	"testing"
@@ -17,10 +18,7 @@ import (
 	"github.com/roce-cni/roce-cni/integration/cnitest"
 )
 
-const (
-	crowdSize  = 200
-	crowdWidth = 16
-)
+const crowdWidth = 16
 
 // crowd is a busy node: one attachment in each of many pods.
 type crowd struct {
@@ -36,20 +34,30 @@ type crowd struct {
 	took  map[string][]time.Duration
 }
 
-// Two hundred pods get an interface each, with the default probes, sixteen at a
-// time, and lose it again. Every tenth ADD is killed first, and a DEL overtakes
-// it. All the time the runtime collects garbage, and so does one with another
-// network on the same pool. It does not run beside other tests, because it
-// tells what a call takes on a busy node.
-func TestTwoHundredAttachmentsSixteenAtATime(t *testing.T) {
-	c := newSharingCrowd(t)
-	testCrowd(t, c, 1)
+// crowdSize returns how many pods there are in the crowd: few, for it takes its time, unless
+// ROCE_CROWD says how many.
+func crowdSize(t *testing.T) int {
+	t.Helper()
+	text := os.Getenv("ROCE_CROWD")
+	if text == "" {
+		return 40
+	}
+	n, err := strconv.Atoi(text)
+	if err != nil || n < 2 || n > 250 {
+		t.Fatalf("ROCE_CROWD=%s is not a number of pods from 2 to 250", text)
+	}
+	return n
 }
 
-// testCrowd adds, checks and deletes all attachments, which have some addresses
-// each.
-func testCrowd(t *testing.T, c *crowd, each int) {
-	t.Helper()
+// Many pods get all rails each, with the default probes, sixteen at a time, and lose them
+// again. Every tenth ADD is killed first, and a DEL overtakes it. All the time the runtime
+// collects garbage of both networks, and so does one with another network on the same pool.
+// Each pod has one host part on all rails. It does not run beside other tests, because it
+// tells what a call takes on a busy node.
+func TestPodsWithAllRailsSixteenAtATime(t *testing.T) {
+	w := newWorld(t, rails)
+	all := w.matched(cnitest.Subnet4).With("ipam.subnets.0.ranges", []any{"172.16.{rail+10}.2-172.16.{rail+10}.252"}).With("ipam.pool", "crowd")
+	c := newCrowd(t, w, crowdSize(t), func(i int) network { return all.With("name", fmt.Sprint("all", i%2)) })
 	node := promiscuity.ReplaceAllString(c.snapshot(t), "")
 	stop := c.collectGarbage(t)
 	c.each(func(i int) { c.add(t, i) })
@@ -59,12 +67,12 @@ func testCrowd(t *testing.T, c *crowd, each int) {
 				t.Errorf("CHECK of %s: %v", c.all[i].id, err)
 			}
 		})
-		if got := c.pods[i].rules(t); len(got) != 1+2*each {
+		if got := c.pods[i].rules(t); len(got) != 1+2*rails {
 			t.Errorf("%s has the rules %q, want its own and two for each address", c.all[i].id, got)
 		}
 	})
-	if got := c.leases(t, "leased"); len(got) != each*len(c.all) {
-		t.Errorf("%d addresses are leased, want %d", len(got), each*len(c.all))
+	if got := c.leases(t, "leased"); len(got) != rails*len(c.all) {
+		t.Errorf("%d addresses are leased, want %d", len(got), rails*len(c.all))
 	}
 	c.each(func(i int) { c.del(t, i) })
 	stop()
@@ -74,6 +82,14 @@ func testCrowd(t *testing.T, c *crowd, each int) {
 	}
 	c.nothingLeased(t)
 	c.noRecords(t)
+	parts := map[string]byte{}
+	for addr, id := range c.owner {
+		part := addr.As4()[3]
+		if other, there := parts[id]; there && other != part {
+			t.Errorf("%s has the host parts %d and %d, want one for all rails", id, other, part)
+		}
+		parts[id] = part
+	}
 	for _, verb := range []string{"ADD", "CHECK", "DEL", "GC"} {
 		if took := c.took[verb]; len(took) > 0 {
 			slices.Sort(took)
@@ -81,18 +97,6 @@ func testCrowd(t *testing.T, c *crowd, each int) {
 				took[len(took)/2].Round(time.Millisecond), took[len(took)*99/100].Round(time.Millisecond))
 		}
 	}
-}
-
-// newSharingCrowd returns a crowd on two masters and of one pool that has little
-// more addresses than are wanted.
-func newSharingCrowd(t *testing.T) *crowd {
-	t.Helper()
-	w := newWorld(t, 0)
-	w.bridge(t, 2)
-	return newCrowd(t, w, crowdSize, func(i int) network {
-		return w.rail(i%2).With("ipam.pool", "crowd").With("ipam.subnets", []any{cnitest.Subnet4(0)}).
-			With("ipam.subnets.0.ranges", []any{"172.16.10.2-172.16.10.251"})
-	})
 }
 
 // newCrowd returns so many pods, each to be attached to the network of its
@@ -220,27 +224,16 @@ func (c *crowd) collectGarbage(t *testing.T) (stop func()) {
 	return func() { cancel(); <-done }
 }
 
-// The list of a GC cannot have an ADD that began after the runtime made it, so
-// what is finished while GC runs stays.
-func TestGCLeavesAnAddAloneThatItDoesNotKnow(t *testing.T) {
-	t.Parallel()
-	w := newWorld(t, 1)
-	a := w.attach(w.rail(0).With("probe.conflict.wait", "2s"), w.pod(t), "net1")
-	added := make(chan struct{})
-	go func() {
-		defer close(added)
-		if _, err := a.add(t); err != nil {
-			t.Errorf("ADD: %v", err)
-		}
-	}()
-	cnitest.Await(t, "ADD has written its record", func() bool {
-		return slices.Contains(w.files(t), filepath.Join("attachments", a.id, "net1.json"))
-	})
-	if err := a.gc(t, "roce", valid()); err != nil {
-		t.Errorf("GC: %v", err)
+// atATime does something with all, with so many of them at a time.
+func atATime[T any](n int, all []T, do func(T)) {
+	turn := make(chan struct{}, n)
+	var calls sync.WaitGroup
+	for _, a := range all {
+		turn <- struct{}{}
+		calls.Go(func() {
+			do(a)
+			<-turn
+		})
 	}
-	<-added
-	if err := a.check(t); err != nil {
-		t.Errorf("CHECK: %v", err)
-	}
+	calls.Wait()
 }

@@ -34,7 +34,6 @@ const (
 	optType      byte = 53
 	optServer    byte = 54
 	optClient    byte = 61
-	optClassless byte = 121
 	optEnd       byte = 255
 )
 
@@ -43,26 +42,21 @@ const (
 // takes a release from the sender 0.0.0.0 for a martian (ip_route_input_slow), and
 // answers through a socket.
 type dhcpServer struct {
-	wire    *os.File
-	conn    net.PacketConn
-	options []byte // of each answer, behind type and server
+	wire *os.File
+	conn net.PacketConn
 
 	mu     sync.Mutex
 	free   []netip.Addr
 	leased map[string]netip.Addr // by client identifier
 	heard  []byte                // message types
-	silent bool
 }
 
-// dhcp starts a server with options that are pairs of code and value.
-func (w *world) dhcp(t *testing.T, addrs []string, options ...dhcpOption) *dhcpServer {
+// dhcp starts a server.
+func (w *world) dhcp(t *testing.T, addrs ...string) *dhcpServer {
 	t.Helper()
 	s := &dhcpServer{leased: map[string]netip.Addr{}}
 	for _, a := range addrs {
 		s.free = append(s.free, netip.MustParseAddr(a))
-	}
-	for _, o := range append(options, dhcpOption{optLeaseTime, []byte{0, 0, 14, 16}}) {
-		s.options = append(append(s.options, o.code, byte(len(o.value))), o.value...)
 	}
 	err := w.leaf.Enter(func() (err error) {
 		if s.wire, err = packetSocket("leaf0"); err != nil {
@@ -86,11 +80,6 @@ func (w *world) dhcp(t *testing.T, addrs []string, options ...dhcpOption) *dhcpS
 		s.conn.Close()
 	})
 	return s
-}
-
-type dhcpOption struct {
-	code  byte
-	value []byte
 }
 
 func broadcastOn(link string) func(string, string, syscall.RawConn) error {
@@ -151,9 +140,6 @@ func (s *dhcpServer) answer(b []byte) []byte {
 	defer s.mu.Unlock()
 	typ, client := asked[optType][0], string(asked[optClient])
 	s.heard = append(s.heard, typ)
-	if s.silent {
-		return nil
-	}
 	switch typ {
 	case dhcpDiscover:
 		return s.reply(b, dhcpOffer, s.free[0])
@@ -178,8 +164,8 @@ func (s *dhcpServer) reply(request []byte, typ byte, addr netip.Addr) []byte {
 	out[0] = 2
 	copy(out[16:20], addr.AsSlice()) // yiaddr
 	out = binary.BigEndian.AppendUint32(out, dhcpCookie)
-	out = append(out, optType, 1, typ, optServer, 4, 172, 16, 10, 254)
-	return append(append(out, s.options...), optEnd)
+	return append(out, optType, 1, typ, optServer, 4, 172, 16, 10, 254, optRouter, 4, 172, 16, 10, 254,
+		optMask, 4, 255, 255, 255, 0, optLeaseTime, 4, 0, 0, 14, 16, optEnd)
 }
 
 func dhcpOptions(b []byte) map[byte][]byte {
@@ -189,13 +175,6 @@ func dhcpOptions(b []byte) map[byte][]byte {
 		out[b[0]], b = slices.Clone(b[2:n]), b[n:]
 	}
 	return out
-}
-
-// hush makes the server silent.
-func (s *dhcpServer) hush() {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.silent = true
 }
 
 // leases returns the addresses that clients have.

@@ -119,48 +119,6 @@ func TestFailedAddLeavesNothing(t *testing.T) {
 	}
 }
 
-func TestPodThatCouldNotBeServedGetsTheSameAddressLater(t *testing.T) {
-	t.Parallel()
-	w := newWorld(t, 1)
-	p := w.pod(t)
-	c := w.rail(0).With("probe.gateway.timeout", "5ms")
-	a := w.attach(c, p, "net1")
-	was := addrOfResult(t, a.mustAdd(t))
-	a.mustDel(t)
-	w.leaf.IP(t, "addr del 172.16.10.254/24 dev leaf0")
-	for range 3 {
-		a.mustFail(t, 106)
-	}
-	w.leaf.IP(t, "addr add 172.16.10.254/24 dev leaf0")
-	if is := addrOfResult(t, a.mustAdd(t)); is != was {
-		t.Errorf("got %s, want %s", is, was)
-	}
-}
-
-func TestStateFolderThatCannotBeUsedIsAnErrorBeforeAnythingIsTouched(t *testing.T) {
-	t.Parallel()
-	w := newWorld(t, 1)
-	p := w.pod(t)
-	before := p.snapshot(t)
-	if err := os.WriteFile(w.state, nil, 0o600); err != nil {
-		t.Fatal(err)
-	}
-	w.attach(w.rail(0), p, "net1").mustFail(t, 5)
-	p.unchanged(t, before)
-}
-
-func TestHostNamespaceIsRefusedBeforeAnythingIsTouched(t *testing.T) {
-	t.Parallel()
-	w := newWorld(t, 1)
-	a := w.attach(w.rail(0), w.pod(t), "net1")
-	before := w.snapshot(t)
-	a.netns = w.Path
-	a.mustFail(t, 8)
-	w.unchanged(t, before)
-	w.noRecords(t)
-	w.nothingLeased(t)
-}
-
 func TestAnAddLeavesNothingIfItsResultCannotBeWritten(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, 1)

@@ -154,11 +154,6 @@ func reply(f frame, by string) []byte {
 	return advertisement(by, f.to, f.src, f.from)
 }
 
-// probeFor returns the frame in which by asks whether an address is free.
-func probeFor(by string, addr netip.Addr) []byte {
-	return arpFrame(1, by, netip.IPv4Unspecified(), "ff:ff:ff:ff:ff:ff", addr)
-}
-
 func arpFrame(op byte, mac string, from netip.Addr, dst string, to netip.Addr) []byte {
 	target := parseMAC(dst)
 	if op == 1 {

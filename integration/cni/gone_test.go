@@ -9,14 +9,12 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
-	"strconv"
 	"strings"
 	"testing"
 
 	"golang.org/x/sys/unix"
 
 	"github.com/roce-cni/roce-cni/integration/cnitest"
-	"github.com/roce-cni/roce-cni/pkg/base/cnierr"
 )
 
 // sandbox returns the path of a namespace that only a process has, as some runtimes give
@@ -40,29 +38,6 @@ func (w *world) sandbox(t testing.TB) (path string, end func()) {
 		t.Fatal(err)
 	}
 	return fmt.Sprintf("/proc/%d/ns/net", cmd.Process.Pid), end
-}
-
-// There are 16 addresses for 20 pods. The kernel gives the inode number of a dead
-// namespace to the next one, which can be of another test. It keeps the lease then, until
-// it ends.
-func TestLeasesOfDeadProcessesComeBack(t *testing.T) {
-	t.Parallel()
-	w := newWorld(t, 1)
-	c := w.rail(0).With("ipam.subnets.0.ranges", []any{"172.16.10.64-172.16.10.79"}).With("ipam.quarantine", "0s").Unasked()
-	p := w.pod(t)
-	for i := range 20 {
-		path, end := w.sandbox(t)
-		a := w.attach(c, p, "net1")
-		a.netns, a.id = path, fmt.Sprintf("process-%d", i)
-		cnitest.Await(t, "an address of a dead pod is free", func() bool {
-			_, err := a.add(t)
-			if err != nil && cnierr.Code(err.Code) != cnierr.PoolExhausted {
-				t.Fatal(err)
-			}
-			return err == nil
-		})
-		end()
-	}
 }
 
 // A runtime that removes a pod by force takes the path of its namespace away, while a
@@ -234,36 +209,5 @@ func TestCommandsCannotTellWhereNamespacesAreHidden(t *testing.T) {
 	}
 	if err := a.check(t); err != nil {
 		t.Errorf("CHECK: %v", err)
-	}
-}
-
-// A container that mounts the folder of the namespaces without propagation sees the namespaces
-// from before it started, and of a later pod an empty file. Such a pod is not gone.
-func TestPodThatCameAfterAContainerIsNotGone(t *testing.T) {
-	t.Parallel()
-	w := newWorld(t, 1)
-	w.attach(w.rail(0), w.pod(t), "net1").mustAdd(t)
-	container := exec.Command("unshare", "--mount", "--propagation", "private", "sh", "-c", "echo ready; exec sleep 600")
-	out, err := container.StdoutPipe()
-	if err == nil {
-		err = container.Start()
-	}
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { _ = container.Process.Kill(); _ = container.Wait() })
-	if _, err := out.Read(make([]byte, len("ready\n"))); err != nil {
-		t.Fatal(err)
-	}
-	later := w.pod(t)
-	w.attach(w.rail(0), later, "net1").mustAdd(t)
-	inside := append([]string{"--mount", "--target", strconv.Itoa(container.Process.Pid), filepath.Join(programs, "rocectl"), "--state-dir", w.state}, "forget", "--container", later.id, "--yes")
-	said, err := w.Run("nsenter", inside...)
-	var exit *exec.ExitError
-	if !errors.As(err, &exit) || exit.ExitCode() != 2 || !strings.Contains(said, "cannot tell") {
-		t.Errorf("%v, want status 2 and an answer that it cannot tell\n%s", err, said)
-	}
-	if _, err := os.Stat(filepath.Join(w.state, "attachments", later.id)); err != nil {
-		t.Error(err)
 	}
 }

@@ -10,7 +10,6 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
-	"sync"
 	"testing"
 
 	"github.com/containernetworking/cni/pkg/types"
@@ -313,46 +312,4 @@ func nodeAddresses(family int) []string {
 		out = append(out, []string{fmt.Sprintf("172.16.%d.1", 10+i), fmt.Sprintf("fd00:%d::1", 10+i)}[family])
 	}
 	return out
-}
-
-func TestFiftyPodsWithALink(t *testing.T) {
-	t.Parallel()
-	l := newLinked(t)
-	before := l.lookPlain(t)
-	const pods = 50
-	var all []linkedPod
-	for range pods {
-		p := l.bare(t)
-		all = append(all, linkedPod{pod: p, attachment: l.attach(linkedTo(l.node, cnitest.Subnet4(0)), p, "eth0")})
-	}
-	eachAtOnce(pods, func(i int) { all[i].addr = addrs(all[i].addAtLast(t))[0] })
-	for _, p := range all {
-		p.serve(t, netip.AddrPortFrom(p.addr, 8080))
-		l.probed(t, p, "of one of many")
-	}
-	if got := l.rules(t); len(got) != 1 {
-		t.Errorf("rules of the node: %v, want one for all pods", got)
-	}
-	eachAtOnce(pods, func(i int) { all[i].mustDel(t) })
-	l.unchangedPlain(t, before)
-	l.nothingLeased(t)
-	l.noRecords(t)
-}
-
-// eachAtOnce calls fn for each number below n, eight at a time.
-func eachAtOnce(n int, fn func(int)) {
-	next := make(chan int)
-	var all sync.WaitGroup
-	for range 8 {
-		all.Go(func() {
-			for i := range next {
-				fn(i)
-			}
-		})
-	}
-	for i := range n {
-		next <- i
-	}
-	close(next)
-	all.Wait()
 }

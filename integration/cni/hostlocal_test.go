@@ -9,7 +9,6 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
-	"strings"
 	"testing"
 
 	"github.com/containernetworking/cni/pkg/types"
@@ -111,66 +110,4 @@ func TestHostLocalFromADDToDEL(t *testing.T) {
 	p.unchanged(t, before)
 	w.noRecords(t)
 	a.mustDel(t)
-}
-
-func TestDelReleasesToHostLocalWithAnyPartMissing(t *testing.T) {
-	t.Parallel()
-	for name, spoil := range map[string]func(*testing.T, *world, *pod){
-		"nothing is missing": func(*testing.T, *world, *pod) {},
-		"the record is lost": func(t *testing.T, w *world, _ *pod) {
-			t.Helper()
-			if err := os.RemoveAll(w.state); err != nil {
-				t.Fatal(err)
-			}
-		},
-		"the namespace is gone": func(t *testing.T, _ *world, p *pod) { t.Helper(); p.Remove(t) },
-		"the link is gone":      func(t *testing.T, _ *world, p *pod) { t.Helper(); p.IP(t, "link del net1") },
-		"the master is gone":    func(t *testing.T, w *world, _ *pod) { t.Helper(); w.IP(t, "link del rail0") },
-	} {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			w := newWorld(t, 1)
-			p := w.pod(t)
-			a, leases := w.hostLocal(t, p)
-			a.mustAdd(t)
-			spoil(t, w, p)
-			for range 2 {
-				a.mustDel(t)
-				nothing(t, leases)
-				w.noRecords(t)
-			}
-		})
-	}
-}
-
-func TestGCStatusAndCheckOfHostLocal(t *testing.T) {
-	t.Parallel()
-	w := newWorld(t, 1)
-	p := w.pod(t)
-	a, leases := w.hostLocal(t, p)
-	a.mustAdd(t)
-	if err := a.call().Status(t); err != nil {
-		t.Errorf("STATUS: %v", err)
-	}
-	for _, lease := range leases() {
-		if err := os.Remove(lease); err != nil {
-			t.Fatal(err)
-		}
-	}
-	if err := a.check(t); err == nil || err.Code != 999 || !strings.Contains(err.Msg, "host-local: Failed to find address") {
-		t.Errorf("CHECK without the lease: got %v, want what host-local says", err)
-	}
-	a.mustDel(t)
-
-	// A runtime that has lost an attachment: host-local does nothing in GC, so
-	// it is the DEL of the record that gives the address back.
-	a.mustAdd(t)
-	if err := os.RemoveAll(w.cache); err != nil {
-		t.Fatal(err)
-	}
-	if err := a.call().GC(t); err != nil {
-		t.Errorf("GC: %v", err)
-	}
-	nothing(t, leases)
-	w.noRecords(t)
 }

@@ -21,12 +21,7 @@ import (
 // start starts a call as libcni does, and returns at once.
 func (a attachment) start(t *testing.T, command string) *exec.Cmd {
 	t.Helper()
-	return a.startProgram(t, "roce", command)
-}
-
-func (a attachment) startProgram(t *testing.T, program, command string) *exec.Cmd {
-	t.Helper()
-	cmd := exec.Command(filepath.Join(programs, program))
+	cmd := exec.Command(filepath.Join(programs, "roce"))
 	cmd.Env, cmd.Stdin, cmd.Stdout = a.environ(command), strings.NewReader(a.text(t)), &bytes.Buffer{}
 	if err := a.node.enter(cmd.Start); err != nil {
 		t.Fatal(err)
@@ -87,9 +82,14 @@ func eachKill(t *testing.T, kills int, a attachment, command string, then func(g
 	}
 }
 
-// killable is an attachment that uses all that there is.
-func killable(t *testing.T) (*world, *pod, attachment) {
+// killable returns an attachment that uses all that one rail can, or one of all rails.
+func killable(t *testing.T, all bool) (*world, *pod, attachment) {
 	t.Helper()
+	if all {
+		w := newWorld(t, rails)
+		p := w.pod(t)
+		return w, p, w.attach(w.listed(cnitest.Subnet4, cnitest.Subnet6), p, "net1")
+	}
 	w := newWorld(t, 1)
 	p := w.pod(t)
 	w.services(t, "10.96.0.0/12", "fd00:96::/108")
@@ -98,37 +98,43 @@ func killable(t *testing.T) (*world, *pod, attachment) {
 		With("routing.metric", 50), p, "net1") // beside the default route of eth0
 }
 
-func TestDelRemovesAllOfAnAddThatWasKilled(t *testing.T) {
+func TestDelRemovesAllOfACallThatWasKilled(t *testing.T) {
 	t.Parallel()
-	w, p, a := killable(t)
-	pod, node := p.snapshot(t), w.snapshot(t)
-	eachKill(t, 50, a, "ADD", func(gone func()) {
-		gone()
-		a.mustDel(t)
-		p.unchanged(t, pod)
-		w.nothingLeased(t)
-		w.noRecords(t)
-	})
-	w.unchanged(t, node)
-}
-
-func TestDelMayOvertakeAnAddThatWasKilled(t *testing.T) {
-	t.Parallel()
-	w, p, a := killable(t)
-	pod, node := p.snapshot(t), w.snapshot(t)
-	eachKill(t, 50, a, "ADD", func(gone func()) {
-		a.mustDel(t)
-		gone()
-		p.unchanged(t, pod)
-		w.nothingLeased(t)
-		w.noRecords(t)
-	})
-	w.unchanged(t, node)
+	for name, tt := range map[string]struct {
+		command  string
+		kills    int
+		overtake bool // DEL does not wait until the killed process is gone
+		all      bool // rails
+	}{
+		"ADD":                         {"ADD", 50, false, false},
+		"ADD, overtaken":              {"ADD", 50, true, false},
+		"DEL":                         {"DEL", 20, false, false},
+		"ADD of all rails":            {"ADD", 15, false, true},
+		"ADD of all rails, overtaken": {"ADD", 10, true, true},
+		"DEL of all rails":            {"DEL", 8, false, true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			w, p, a := killable(t, tt.all)
+			pod, node := p.snapshot(t), w.snapshot(t)
+			eachKill(t, tt.kills, a, tt.command, func(gone func()) {
+				if !tt.overtake {
+					gone()
+				}
+				a.mustDel(t)
+				gone()
+				p.unchanged(t, pod)
+				w.nothingLeased(t)
+				w.noRecords(t)
+			})
+			w.unchanged(t, node)
+		})
+	}
 }
 
 func TestAddSucceedsAfterAnAddThatWasKilled(t *testing.T) {
 	t.Parallel()
-	w, p, a := killable(t)
+	w, p, a := killable(t, false)
 	before := p.snapshot(t)
 	first := a.mustAdd(t)
 	whole := portable(p.snapshot(t))
@@ -147,18 +153,4 @@ func TestAddSucceedsAfterAnAddThatWasKilled(t *testing.T) {
 		w.nothingLeased(t)
 		w.noRecords(t)
 	})
-}
-
-func TestDelSucceedsAfterADelThatWasKilled(t *testing.T) {
-	t.Parallel()
-	w, p, a := killable(t)
-	pod, node := p.snapshot(t), w.snapshot(t)
-	eachKill(t, 20, a, "DEL", func(gone func()) {
-		gone()
-		a.mustDel(t)
-		p.unchanged(t, pod)
-		w.nothingLeased(t)
-		w.noRecords(t)
-	})
-	w.unchanged(t, node)
 }

@@ -5,7 +5,6 @@ package cni
 
 import (
 	"fmt"
-	"maps"
 	"net/netip"
 	"os"
 	"path/filepath"
@@ -70,14 +69,6 @@ func (p *pod) one(t testing.TB, ifName string) netip.Addr {
 	return got[0]
 }
 
-// collecting returns the attachment with the network as GC gets it, in which only one
-// attachment is valid.
-func (a attachment) collecting(valid attachment) attachment {
-	a.network = maps.Clone(a.network)
-	a.network["cni.dev/valid-attachments"] = []any{map[string]any{"containerID": valid.id, "ifname": valid.ifName}}
-	return a
-}
-
 // mustLease fails the test unless exactly these addresses of a pool are leased.
 func (w *world) mustLease(t testing.TB, when, pool string, want ...netip.Addr) {
 	t.Helper()
@@ -90,62 +81,6 @@ func (w *world) mustLease(t testing.TB, when, pool string, want ...netip.Addr) {
 	slices.Sort(lines)
 	if !slices.Equal(got, lines) {
 		t.Fatalf("%s: leased are %q, want %q", when, got, lines)
-	}
-}
-
-func TestEachPluginOfAListHasItsOwnLease(t *testing.T) {
-	t.Parallel()
-	for name, c := range map[string]struct {
-		subnet int
-		pool   string // "": that of the network
-	}{
-		"each with its subnet": {1, "both"},
-		"one subnet":           {0, "both"},
-		"one explicit pool":    {0, "common"},
-	} {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			w := newWorld(t, 2)
-			list := func(p *pod) attachment {
-				a := w.secondRail(t, p, "macvlan", cnitest.Subnet4(c.subnet))
-				if c.pool == "common" {
-					a.network = a.network.With("ipam.pool", c.pool)
-					a.before[0].(map[string]any)["ipam"].(map[string]any)["pool"] = c.pool
-				}
-				return a
-			}
-			p, q := w.pod(t), w.pod(t)
-			first, second := list(p), list(q)
-			res := first.mustAdd(t)
-			net1, rdma0 := p.one(t, "net1"), p.one(t, "rdma0")
-			w.mustLease(t, "after ADD", c.pool, net1, rdma0)
-
-			t.Log("the next pod gets other addresses")
-			second.mustAdd(t)
-			all := []netip.Addr{net1, rdma0, q.one(t, "net1"), q.one(t, "rdma0")}
-			w.mustLease(t, "after the second ADD", c.pool, all...)
-
-			t.Log("CHECK")
-			first.mustCheckBehind(t, res)
-			w.mustLease(t, "after CHECK", c.pool, all...)
-
-			t.Log("GC of roce alone")
-			if _, err := second.raw(t, "roce", "GC", first.collecting(second).text(t)); err != nil {
-				t.Fatal(err)
-			}
-			w.mustLease(t, "after GC of roce", c.pool, net1, all[2], all[3])
-
-			t.Log("DEL of roce alone, without and with a record")
-			for _, a := range []attachment{first, second} {
-				if _, err := a.raw(t, "roce", "DEL", a.text(t)); err != nil {
-					t.Fatal(err)
-				}
-			}
-			w.mustLease(t, "after DEL of roce", c.pool, net1, all[2])
-			first.mustDel(t)
-			second.mustDel(t)
-			w.nothingLeased(t)
-		})
 	}
 }
 
@@ -171,4 +106,35 @@ func TestARoceThatFailsBeforeItAskedReleasesNothing(t *testing.T) {
 		t.Errorf("the lease of macvlan: %v", err)
 	}
 	a.mustDel(t)
+}
+
+// CNI forbids it, and upstream's ptp calls DEL of the IPAM plugin when it fails.
+func TestARepeatedADDOfAnotherPluginKeepsTheLease(t *testing.T) {
+	t.Parallel()
+	for _, plugin := range []string{"ptp", "macvlan", "bridge"} {
+		t.Run(plugin, func(t *testing.T) {
+			t.Parallel()
+			w := newWorld(t, 1)
+			attached := func(p *pod) attachment {
+				a := w.attach(network(w.pooled(plugin, cnitest.Subnet4(0))).With("name", "rail").With("cniVersion", "1.0.0"), p, "net1")
+				a.path = append(a.path, upstream(t))
+				return a
+			}
+			p, q := w.pod(t), w.pod(t)
+			a, b := attached(p), attached(q)
+			a.mustAdd(t)
+			first := p.one(t, "net1")
+			for range 2 {
+				if _, err := a.add(t); err == nil {
+					t.Error("ADD was called twice, and succeeded")
+				}
+				w.mustLease(t, "after the second ADD", "rail", first)
+			}
+			b.mustAdd(t)
+			w.mustLease(t, "after ADD of another pod", "rail", first, q.one(t, "net1"))
+			a.mustDel(t)
+			a.mustAdd(t)
+			w.mustLease(t, "after DEL and ADD", "rail", p.one(t, "net1"), q.one(t, "net1"))
+		})
+	}
 }

@@ -4,22 +4,12 @@
 package cni
 
 import (
-	"bytes"
-	"encoding/json"
-	"fmt"
-	"io"
-	"net"
-	"os"
-	"path/filepath"
-	"regexp"
 	"slices"
 	"strings"
 	"testing"
 	"time"
 
-	"github.com/containernetworking/cni/pkg/types"
 	"github.com/google/go-cmp/cmp"
-	"golang.org/x/sys/unix"
 
 	"github.com/roce-cni/roce-cni/integration/cnitest"
 	"github.com/roce-cni/roce-cni/pkg/plugin/nodefile"
@@ -101,44 +91,6 @@ func TestAPodThatComesBackUnderItsNameKeepsItsAddresses(t *testing.T) {
 	w.nothingLeased(t)
 }
 
-// An agent is missing, hangs, dies and says nonsense.
-func TestWithoutAnswerAnADDIsToBeTriedAgainAndLeavesNothing(t *testing.T) {
-	t.Parallel()
-	w := newWorld(t, 1)
-	w.ownSticky(t, 1, "32-47")
-	p := w.pod(t)
-	before := p.snapshot(t)
-	a := w.attach(w.rail(0).Pooled(railPool), p, "net1").named("job-0")
-	for _, agent := range []struct {
-		do   func(net.Conn)
-		want string
-	}{
-		{nil, "does not run on this node"},
-		{func(conn net.Conn) { _, _ = io.Copy(io.Discard, conn) }, "timeout"},
-		{func(conn net.Conn) { _, _, _ = nodefile.ReadRequest(conn) }, "EOF"},
-		{func(conn net.Conn) { _, _ = io.WriteString(conn, "Hello") }, ""},
-	} {
-		stop := func() {}
-		if agent.do != nil {
-			stop = nodefiletest.Listen(t, w.told(t), agent.do)
-		}
-		start := time.Now()
-		if err := a.mustFail(t, 11); !strings.Contains(err.Msg, agent.want) || !strings.Contains(err.Details, "log of rocectl agent") {
-			t.Errorf("got %v, want %q", err, agent.want)
-		}
-		if took := time.Since(start); agent.want == "timeout" && took < nodefile.AskTime {
-			t.Errorf("the ADD waited %v, want 2 s", took)
-		}
-		p.unchanged(t, before)
-		w.nothingLeased(t)
-		stop()
-	}
-	w.keeps(t, 1, map[string]string{"job-0": "77"}, "")
-	within(t, addrs(a.mustAdd(t)), 77, 77)
-	a.mustDel(t)
-	p.unchanged(t, before)
-}
-
 // runs calls a verb of roce-ipam.
 func (a attachment) runs(t testing.TB, verb string) (string, uint, string) {
 	t.Helper()
@@ -182,84 +134,4 @@ func TestIPAMPluginLeasesStickyAddresses(t *testing.T) {
 		t.Errorf("DEL: error %d %s", code, msg)
 	}
 	w.nothingLeased(t)
-}
-
-// An ADD that was granted addresses waits for its turn to lease them until the grant has
-// ended: the agent has seen that no pod has leased them.
-func TestAddressesOfAGrantThatHasEndedAreNotUsed(t *testing.T) {
-	t.Parallel()
-	for _, program := range []string{"roce", "roce-ipam"} {
-		t.Run(program, func(t *testing.T) {
-			t.Parallel()
-			w := newWorld(t, 1)
-			w.ownSticky(t, 1, "32-47")
-			c := w.rail(0).Pooled(railPool)
-			if program == "roce-ipam" {
-				c = w.delegate().Pooled(railPool)
-			}
-			other := w.attach(w.rail(0).Pooled(railPool), w.pod(t), "net1").named("web-6d4cf56db6-x7k2p")
-			other.mustAdd(t)
-			leased := w.leases(t, "leased")
-			var end time.Duration
-			stop := nodefiletest.Answer(t, w.told(t), func(string, nodefile.Key) nodefile.Answer {
-				end = nodefiletest.Now(t) + 100*time.Millisecond
-				return nodefile.Answer{Rails: owned(t, 1, "77-77").Rails, Until: end}
-			})
-			p := w.pod(t)
-			before := p.snapshot(t)
-			a := w.attach(c, p, "net1").named("job-0")
-
-			mayLease := w.holdLeases(t)
-			add := a.startProgram(t, program, "ADD")
-			cnitest.Await(t, "the ADD waits for the leases", func() bool { return w.leasesAreWaitedFor(t) })
-			stop()
-			cnitest.Await(t, "the grant has ended", func() bool { return nodefiletest.Now(t) >= end })
-			mayLease()
-			if err := add.Wait(); err == nil {
-				t.Errorf("ADD succeeded: %s", add.Stdout)
-			}
-			var fault types.Error
-			if err := json.Unmarshal(add.Stdout.(*bytes.Buffer).Bytes(), &fault); err != nil || fault.Code != 11 || !strings.Contains(fault.Msg, "is over") {
-				t.Errorf("got %s, want error 11", add.Stdout)
-			}
-			p.unchanged(t, before)
-			if diff := cmp.Diff(leased, w.leases(t, "leased")); diff != "" {
-				t.Errorf("leased (-before +after)\n%s", diff)
-			}
-
-			// The runtime tries again.
-			w.keeps(t, 1, map[string]string{"job-0": "77"}, "")
-			if out, err := a.raw(t, program, "ADD", a.text(t)); err != nil || !strings.Contains(string(out), `"172.16.10.77/24"`) {
-				t.Errorf("got %s, %v", out, err)
-			}
-		})
-	}
-}
-
-// holdLeases prevents all leases until the function that it returns is called.
-func (n *node) holdLeases(t *testing.T) (release func()) {
-	t.Helper()
-	f, err := os.Open(filepath.Join(n.state, "leases.lock"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { _ = f.Close() })
-	if err := unix.Flock(int(f.Fd()), unix.LOCK_EX); err != nil {
-		t.Fatal(err)
-	}
-	return func() { _ = f.Close() }
-}
-
-// leasesAreWaitedFor says whether a process waits for holdLeases.
-func (n *node) leasesAreWaitedFor(t *testing.T) bool {
-	t.Helper()
-	var st unix.Stat_t
-	if err := unix.Stat(filepath.Join(n.state, "leases.lock"), &st); err != nil {
-		t.Fatal(err)
-	}
-	locks, err := os.ReadFile("/proc/locks")
-	if err != nil {
-		t.Skip(err)
-	}
-	return regexp.MustCompile(fmt.Sprintf(`-> FLOCK .*:%d `, st.Ino)).Match(locks)
 }

@@ -97,41 +97,6 @@ func TestResultsAreInTheVersionAskedFor(t *testing.T) {
 	}
 }
 
-func TestPluginsReportTheVersionsTheySupport(t *testing.T) {
-	t.Parallel()
-	w := newWorld(t, 0)
-	a := w.attach(w.rail(0), &pod{w.leaf, "sandbox", "job"}, "net1")
-	for _, program := range []string{"roce", "roce-ipam"} {
-		info, err := a.libcni().GetVersionInfo(t.Context(), program)
-		if err != nil {
-			t.Fatalf("VERSION of %s: %v", program, err)
-		}
-		if diff := cmp.Diff([]string{"0.1.0", "0.2.0", "0.3.0", "0.3.1", "0.4.0", "1.0.0", "1.1.0"}, info.SupportedVersions()); diff != "" {
-			t.Errorf("%s (-want +got)\n%s", program, diff)
-		}
-	}
-}
-
-func TestUnsupportedVersionIsRefused(t *testing.T) {
-	t.Parallel()
-	w := newWorld(t, 1)
-	p := w.pod(t)
-	before := p.snapshot(t)
-	for _, program := range []string{"roce", "roce-ipam"} {
-		for _, version := range []string{"0.0.9", "1.2.0"} {
-			a := w.attach(w.rail(0).With("cniVersion", version), p, "net1")
-			_, err := a.raw(t, program, "ADD", a.text(t))
-			if err == nil || err.Code != 1 {
-				t.Errorf("%s in version %s: got %v, want error 1", program, version, err)
-			}
-		}
-	}
-	p.unchanged(t, before)
-	if got := w.files(t); len(got) > 0 {
-		t.Errorf("the state folder has %q, want nothing", got)
-	}
-}
-
 // text returns the configuration as a plugin gets it.
 func (a attachment) text(t testing.TB) string {
 	t.Helper()

@@ -11,7 +11,6 @@ import (
 	"strings"
 	"testing"
 
-	current "github.com/containernetworking/cni/pkg/types/100"
 	"github.com/google/go-cmp/cmp"
 	"golang.org/x/sys/unix"
 
@@ -34,21 +33,24 @@ func (a attached) gateway(i int) string {
 	return []string{fmt.Sprintf("172.16.%d.254", a.subnet), fmt.Sprintf("fd00:%d::fe", a.subnet)}[i]
 }
 
-// eight attaches a pod to all rails, both families. share is 0 for rails that
-// all have one subnet, 1 for rails with one each.
+// eight attaches a pod to all rails, both families: by one network for rails with one subnet
+// each (share is 1), by eight for rails that all have one (share is 0).
 func eight(t *testing.T, w *world, p *pod, share int) []attached {
 	t.Helper()
-	out := make([]attached, 0, rails)
+	var out []attached
+	if share == 1 {
+		a := w.attach(w.listed(cnitest.Subnet4, cnitest.Subnet6), p, "net1")
+		out = each(t, a, a.mustAdd(t), 2)
+	}
 	for i := range rails {
-		c := w.rail(i).With("ipam.pool", fmt.Sprint("pool", i*share)).
-			With("ipam.subnets", []any{cnitest.Subnet4(i * share), cnitest.Subnet6(i * share)})
-		a := attached{
-			attachment: w.attach(c, p, fmt.Sprintf("net%d", i+1)), rail: i, subnet: 10 + i*share,
-			tap: w.leaf.listen(t, fmt.Sprintf("leaf%d", i), nil),
+		if share == 0 {
+			c := w.rail(i).With("ipam.pool", "pool").With("ipam.subnets", []any{cnitest.Subnet4(0), cnitest.Subnet6(0)})
+			a := attached{attachment: w.attach(c, p, fmt.Sprintf("net%d", i+1)), rail: i, subnet: 10}
+			res := a.mustAdd(t)
+			a.mac, a.addrs = res.Interfaces[0].Mac, addrs(res)
+			out = append(out, a)
 		}
-		res := a.mustAdd(t)
-		a.mac, a.addrs = res.Interfaces[0].Mac, addrs(res)
-		out = append(out, a)
+		out[i].tap = w.leaf.listen(t, fmt.Sprintf("leaf%d", i), nil)
 	}
 	return out
 }
@@ -270,51 +272,4 @@ func sockaddr(a netip.Addr, port int) unix.Sockaddr {
 		return &unix.SockaddrInet4{Addr: a.As4(), Port: port}
 	}
 	return &unix.SockaddrInet6{Addr: a.As16(), Port: port}
-}
-
-func TestOtherRoutingModes(t *testing.T) {
-	t.Parallel()
-	w := newWorld(t, 1)
-	p := w.pod(t)
-	routes := []any{map[string]any{"dst": "10.1.0.0/16"}, map[string]any{"dst": "10.2.0.0/16", "gw": "172.16.10.253"}}
-	tests := []struct {
-		mode string
-		want []string
-	}{
-		{"main", []string{"10.1.0.0/16 via 172.16.10.254 dev %s proto 82", "10.2.0.0/16 via 172.16.10.253 dev %s proto 82"}},
-		{"none", nil},
-	}
-	for i, tt := range tests {
-		ifName := fmt.Sprintf("net%d", i)
-		a := w.attach(w.rail(0).With("routing", tt.mode).With("ipam.routes", routes), p, ifName)
-		res := a.mustAdd(t)
-		if got := p.rules(t); len(got) > 0 {
-			t.Errorf("mode %s: rules %q, want none", tt.mode, got)
-		}
-		got := strings.Fields(p.MustRun(t, "ip", "-4", "route", "show", "table", "all", "proto", "82"))
-		want := strings.Fields(strings.ReplaceAll(strings.Join(tt.want, " "), " proto 82", ""))
-		for i, word := range want {
-			want[i] = strings.ReplaceAll(word, "%s", ifName)
-		}
-		if !slices.Equal(got, want) {
-			t.Errorf("mode %s: routes %q, want %q", tt.mode, got, want)
-		}
-		checkResultRoutes(t, res, tt.want)
-		a.mustDel(t)
-	}
-}
-
-// checkResultRoutes checks the destinations and gateways that a result tells.
-func checkResultRoutes(t *testing.T, res *current.Result, want []string) {
-	t.Helper()
-	var told []string
-	for _, r := range res.Routes {
-		told = append(told, fmt.Sprintf("%s via %s", r.Dst.String(), r.GW))
-	}
-	for i, text := range want {
-		want[i], _, _ = strings.Cut(text, " dev ")
-	}
-	if !slices.Equal(told, want) {
-		t.Errorf("the result tells the routes %q, want %q", told, want)
-	}
 }

@@ -10,7 +10,6 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/containernetworking/cni/libcni"
 	"github.com/containernetworking/cni/pkg/invoke"
@@ -102,21 +101,6 @@ func (a attachment) mustAdd(t testing.TB) *current.Result {
 	return res
 }
 
-// addAtLast calls ADD as a runtime does, again while it is told to try again,
-// and returns the result that there must be in the end.
-func (a attachment) addAtLast(t testing.TB) *current.Result {
-	t.Helper()
-	for end := time.Now().Add(cnitest.Patience); ; {
-		res, err := a.add(t)
-		switch {
-		case err == nil:
-			return res
-		case err.Code != 11 || time.Now().After(end):
-			t.Fatalf("ADD %s: %v", a.ifName, err)
-		}
-	}
-}
-
 // mustFail calls ADD, which must fail with a code, and returns the error.
 func (a attachment) mustFail(t testing.TB, code uint) *types.Error {
 	t.Helper()
@@ -186,4 +170,22 @@ func (e nodeExec) ExecPlugin(ctx context.Context, path string, stdin []byte, env
 		return err
 	})
 	return out, err
+}
+
+// gc calls GC of a network on its node; valid as the specification has it.
+func (a attachment) gc(t *testing.T, program string, valid any) *types.Error {
+	t.Helper()
+	a.network = a.network.With("name", a.network["name"]) // a copy
+	a.network["cni.dev/valid-attachments"] = valid
+	a.id, a.netns, a.ifName, a.args = "", "", "", nil
+	_, err := a.raw(t, program, "GC", a.text(t))
+	return err
+}
+
+func valid(all ...attachment) []any {
+	out := []any{}
+	for _, a := range all {
+		out = append(out, map[string]any{"containerID": a.id, "ifname": a.ifName})
+	}
+	return out
 }
