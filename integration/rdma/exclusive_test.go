@@ -74,7 +74,7 @@ func TestExclusiveDeviceIsThePodsUntilDel(t *testing.T) {
 	n.nothingLeft()
 }
 
-func TestExclusiveCheckSaysWhereTheDeviceIs(t *testing.T) {
+func TestExclusiveCheckSaysWhereTheDeviceIsAndRepairBringsItBack(t *testing.T) {
 	n := newNode(t, "exclusive")
 	a := n.attach(n.rail(0), n.pod())
 	a.mustAdd()
@@ -89,6 +89,14 @@ func TestExclusiveCheckSaysWhereTheDeviceIs(t *testing.T) {
 	shell(t, command)
 	a.mustCheck()
 	isIn(t, a.pod, "rxe0")
+
+	run(t, "ip", "netns", "exec", a.pod.Name, "rdma", "dev", "set", "rxe0", "netns", "init")
+	home(t)
+	contains(t, n.rocectl("repair"), "rdma dev set rxe0 netns "+a.pod.Name)
+	home(t)
+	n.rocectl("repair", "--yes")
+	isIn(t, a.pod, "rxe0")
+	a.mustCheck()
 	a.mustDel()
 	home(t)
 }
@@ -156,19 +164,6 @@ func TestExclusiveDeviceMovesBackUnderItsOwnName(t *testing.T) {
 			home(t)
 			n.nothingLeft()
 		})
-	}
-}
-
-func TestExclusiveDelWaitsForTheDeviceOfANamespaceThatIsGone(t *testing.T) {
-	n := newNode(t, "exclusive")
-	for range 3 {
-		a := n.attach(n.rail(0), n.pod())
-		a.mustAdd()
-		isIn(t, a.pod, "rxe0")
-		a.pod.Remove(t)
-		a.mustDel()
-		home(t)
-		n.nothingLeft()
 	}
 }
 
@@ -241,36 +236,6 @@ func TestExclusiveDeviceThatTheHostUsesIsRefused(t *testing.T) {
 	a.mustDel()
 	home(t)
 	n.nothingLeft()
-}
-
-func TestExclusiveRepairBringsTheDeviceBackToThePod(t *testing.T) {
-	n := newNode(t, "exclusive")
-	a := n.attach(n.rail(0), n.pod())
-	a.mustAdd()
-	finally(t, "ip netns del init")
-	run(t, "ip", "netns", "attach", "init", "1")
-	run(t, "ip", "netns", "exec", a.pod.Name, "rdma", "dev", "set", "rxe0", "netns", "init")
-	home(t)
-	contains(t, n.rocectl("repair"), "rdma dev set rxe0 netns "+a.pod.Name)
-	home(t)
-	n.rocectl("repair", "--yes")
-	isIn(t, a.pod, "rxe0")
-	a.mustCheck()
-	a.mustDel()
-	home(t)
-}
-
-func TestExclusiveSwitchOfModeIsRefusedWhileADeviceIsAway(t *testing.T) {
-	n := newNode(t, "exclusive")
-	a := n.attach(n.rail(0), n.pod())
-	a.mustAdd()
-	if out, err := try("rdma", "system", "set", "netns", "shared"); err == nil || !strings.Contains(out, "busy") {
-		t.Errorf("rdma system set netns shared: %q, %v", out, err)
-	}
-	a.mustDel()
-	a.pod.Remove(t)
-	setMode(t, "shared")
-	setMode(t, "exclusive")
 }
 
 // 6.1's own Soft-RoCE cannot be moved (testdata/stock.sh).

@@ -81,21 +81,6 @@ func TestExclusivePodWithAnIpvlanGetsTheDevice(t *testing.T) {
 	n.nothingLeft()
 }
 
-// TestSharedIpvlansOfOthersKeepTheirMode has an ipvlan of another plugin, in another pod.
-func TestSharedIpvlansOfOthersKeepTheirMode(t *testing.T) {
-	n := newNode(t, "shared")
-	theirs := n.pod()
-	shell(t, "ip link add link r0 name net1 netns "+theirs.Name+" type ipvlan mode l3")
-	contains(t, n.attach(ipvlan(n.rail(0)), n.pod()).mustFail(102), "r0", `"net1"`, theirs.Name, "mode l3")
-	contains(t, run(t, "ip", "-n", theirs.Name, "-d", "link", "show", "dev", "net1"), "mode l3")
-	shell(t, "ip -n "+theirs.Name+" link set net1 type ipvlan mode l2")
-	a := n.attach(ipvlan(n.rail(0)), n.pod())
-	a.mustAdd()
-	a.mustDel()
-	shell(t, "ip -n "+theirs.Name+" link del net1")
-	n.nothingLeft()
-}
-
 // TestSharedIpvlansAskTheNetwork has another machine with an address of each family and the
 // gateway, an ipvlan of another program on the same NIC, and two pods.
 func TestSharedIpvlansAskTheNetwork(t *testing.T) {

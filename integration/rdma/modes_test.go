@@ -38,18 +38,3 @@ func TestModeThatContradictsTheNodesIsRefused(t *testing.T) {
 		})
 	}
 }
-
-func TestModeOffIsContentWithEitherModeOfTheNode(t *testing.T) {
-	for _, mode := range []string{"shared", "exclusive"} {
-		t.Run(mode, func(t *testing.T) {
-			n := newNode(t, mode)
-			a := n.attach(n.rail(0).With("rdma", map[string]any{"mode": "off"}), n.pod())
-			a.mustAdd()
-			home(t)
-			a.mustCheck()
-			a.mustDel()
-			n.nothingLeft()
-			a.pod.Remove(t)
-		})
-	}
-}

@@ -8,7 +8,6 @@ import (
 	"path/filepath"
 	"strconv"
 	"strings"
-	"sync"
 	"testing"
 	"time"
 
@@ -91,26 +90,6 @@ func gidNetdev(t *testing.T, netns, device string, index int) string {
 	return strings.TrimSpace(out)
 }
 
-func TestSharedVLANOfTheOperatorStays(t *testing.T) {
-	n := newNode(t, "shared")
-	n.allowVLANs()
-	finally(t, "ip link del storage")
-	shell(t, "ip link add link r0 name storage type vlan id 130; ip link set storage up")
-	a := n.attach(vlan(n.rail(0), 130), n.pod())
-	a.mustAdd()
-	a.mustCheck()
-	contains(t, n.rocectl("show"), "storage")
-	if onHost("r0.130") {
-		t.Error("there is a second VLAN")
-	}
-	a.mustDel()
-	if !onHost("storage") {
-		t.Error("DEL removed the VLAN of the operator")
-	}
-	run(t, "ip", "link", "del", "storage")
-	n.nothingLeft()
-}
-
 // TestSharedVLANThatOthersUseStays has an interface of another plugin, in another pod, on a
 // VLAN that roce has made.
 func TestSharedVLANThatOthersUseStays(t *testing.T) {
@@ -133,36 +112,6 @@ func TestSharedVLANThatOthersUseStays(t *testing.T) {
 	b.mustDel()
 	if onHost("r0.160") {
 		t.Error("the VLAN is there after the last DEL, and nothing stands on it")
-	}
-	n.nothingLeft()
-}
-
-func TestSharedADDsAndDELsOfAVLANAtOnce(t *testing.T) {
-	n := newNode(t, "shared")
-	n.allowVLANs()
-	config := vlan(n.rail(0), 140)
-	last := n.attach(config, n.pod())
-	last.mustAdd()
-	for range 3 {
-		next := n.attach(config, n.pod())
-		var both sync.WaitGroup
-		both.Go(func() {
-			if err := last.del(); err != nil {
-				t.Errorf("DEL: %v: %s", err, err.Details)
-			}
-		})
-		both.Go(func() {
-			if _, err := next.add(); err != nil {
-				t.Errorf("ADD: %v: %s", err, err.Details)
-			}
-		})
-		both.Wait()
-		next.mustCheck()
-		last = next
-	}
-	last.mustDel()
-	if onHost("r0.140") {
-		t.Error("the VLAN is there after the last DEL")
 	}
 	n.nothingLeft()
 }
