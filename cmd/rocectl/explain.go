@@ -31,10 +31,11 @@ another program: ibverbs, perftest, NCCL, UCX, the RDMA device plugin, kubelet o
 Multus. It may be a whole log. "-" reads it from standard input. Without an argument
 all codes of roce-cni are listed.
 
-If the text has several known errors, the most probable cause comes first. If it has none
-that is known, but is of a known kind, such as a call of ibverbs that failed, the answer
-says that it is a general one. "Pod:" and "Node:" say where to type what follows. Where
-LANG is Chinese, so is the answer. The exit status is 1 if the text has no known error.`,
+If the text has several known errors, the most probable cause comes first; the others may
+be its consequences. If it has none that is known, but is of a known kind, such as a call
+of ibverbs that failed, the answer says that it is a general one. "Pod:" and "Node:" say
+where to type what follows. Where LANG is Chinese, so is the answer. The exit status is 1
+if the text has no known error.`,
 		Example: `  rocectl explain 106
   rocectl explain "Couldn't allocate MR"
   kubectl logs job/perftest-client | rocectl explain -`,
@@ -103,7 +104,10 @@ func explainText(w io.Writer, text string) error {
 		found = slices.DeleteFunc(found, func(f explain.Found) bool { return f.General })
 	}
 	locale := cmp.Or(os.Getenv("LC_ALL"), os.Getenv("LC_MESSAGES"), os.Getenv("LANG"))
-	for _, e := range found {
+	for i, e := range found {
+		if i == 1 {
+			fmt.Fprintln(w, "The text has these too. They may be consequences of the first, or have nothing to do with it:")
+		}
 		a, general := e.In(locale), ""
 		if e.General {
 			general = " (a general answer)"

@@ -88,7 +88,8 @@ type Found struct {
 }
 
 // Find returns the problems that a text reports, in the order of the table. The text may be
-// a whole log, as Plain returns it. A general answer is among them only if no entry before
+// a whole log, as Plain returns it. Words that one entry explains are not explained again by
+// one below it. A general answer is among them only if no entry before
 // it fits, and for lines that no entry explains.
 func (t Table) Find(text string) []Found {
 	logs := []string{strings.ToLower(alike(text)), strings.ToLower(alike(unwrapped(text)))}
@@ -96,15 +97,12 @@ func (t Table) Find(text string) []Found {
 		logs = logs[:1]
 	}
 	at := map[int]string{} // which of its texts each entry found
+	rest := slices.Clone(logs)
 	for i, e := range t {
-		if text, ok := e.in(logs); ok && !e.General {
+		if text, ok := e.in(rest); ok && !e.General {
 			at[i] = text
-		}
-	}
-	for i, e := range t {
-		if _, ok := at[i]; ok {
 			for j := range logs {
-				logs[j] = e.without(logs[j])
+				logs[j], rest[j] = e.without(logs[j]), e.cut(rest[j])
 			}
 		}
 	}
@@ -139,6 +137,20 @@ func (e Entry) without(log string) string {
 		}
 	}
 	return log
+}
+
+// cut returns a log without the texts of an entry. What is left of a line is no longer beside
+// what was, so that the less specific entries below this one do not find the same again.
+func (e Entry) cut(log string) string {
+	out := log
+	for _, parts := range e.patterns {
+		if matchAll(parts, log) {
+			for _, p := range parts {
+				out = p.ReplaceAllString(out, "\x00\n\x00")
+			}
+		}
+	}
+	return out
 }
 
 func matchAll(parts []*regexp.Regexp, log string) bool {

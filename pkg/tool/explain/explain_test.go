@@ -22,7 +22,7 @@ func TestWholeTextsAreExplained(t *testing.T) {
 		"device_plugin_issm.txt":   `RDMA device "…" not found`,
 		"mr_client.txt":            "Couldn't allocate MR",
 		"mr_server.txt":            "ethernet_read_keys: Couldn't read remote address",
-		"nccl_segv.txt":            "ncclProxyServiceUDS",
+		"nccl_segv.txt":            "Call to ibv_reg_mr … failed",
 		"nccl_closed.txt":          "socketProgress: Connection closed by remote peer",
 		"port_down.txt":            "Port number … state is Down",
 		"bond_not_found.txt":       "No IB devices found",
@@ -166,6 +166,25 @@ func TestGeneralAnswersGiveWay(t *testing.T) {
 	} {
 		if found := table.Find(c.text); len(found) != c.found || found[0].Text != c.first {
 			t.Errorf("%q finds %v, want %q and %d in all", c.text, texts(found), c.first, c.found)
+		}
+	}
+}
+
+// TestWordsAreExplainedOnce gives Find texts of which a less specific entry has a part.
+func TestWordsAreExplainedOnce(t *testing.T) {
+	t.Parallel()
+	table := Load()
+	for _, c := range []struct {
+		text string
+		want []string
+	}{
+		{"Couldn't allocate MR\nfailed to create mr, GPU buffer", []string{"Couldn't allocate MR && GPU buffer"}},
+		{"NCCL WARN Call to ibv_reg_mr_iova2 failed with error Bad address", []string{"Call to ibv_reg_mr_iova2 … Bad address"}},
+		{"Failed to modify QP 298 to RTR: Connection timed out", []string{"Failed to modify QP…to RTR…Connection timed out"}},
+		{"rdma_bind_addr: Address already in use", []string{"rdma_bind_addr: Address already in use"}},
+	} {
+		if got := texts(table.Find(c.text)); !slices.Equal(got, c.want) {
+			t.Errorf("%q finds %q, want %q", c.text, got, c.want)
 		}
 	}
 }
