@@ -22,7 +22,7 @@ func TestRailsOfSeveralMastersGoTogether(t *testing.T) {
 	node, pod, k := machine(t)
 	node.NIC("nic1")
 	other := open(t, node.Pod())
-	ops := kerneltest.Rails(kerneltest.Container(t), nic, "nic1", nic)
+	ops := kerneltest.Attachment(kerneltest.Container(t), nic, "nic1", nic)
 	for _, run := range ops.Runs() {
 		if err := k.Do(t.Context(), run...); err != nil {
 			t.Fatal(err)
@@ -47,7 +47,7 @@ func TestUndoInAPodWithTooManyLinksToList(t *testing.T) {
 	t.Parallel()
 	node, pod, k := machine(t)
 	node.NIC("nic1")
-	ops := kerneltest.Rails(kerneltest.Container(t), nic, "nic1")
+	ops := kerneltest.Attachment(kerneltest.Container(t), nic, "nic1")
 	for _, run := range ops.Runs() {
 		if err := k.Do(t.Context(), run...); err != nil {
 			t.Fatal(err)
@@ -76,7 +76,7 @@ func TestRunMayHaveNamesOfLinksOfTheHost(t *testing.T) {
 	t.Parallel()
 	node, _, k := machine(t)
 	node.IP("link add net1-1 type bridge")
-	run := kerneltest.Rails(kerneltest.Container(t), nic, nic, nic).Runs()[0]
+	run := kerneltest.Attachment(kerneltest.Container(t), nic, nic, nic).Runs()[0]
 	for range 2 {
 		if err := k.Do(t.Context(), run...); err != nil {
 			t.Fatal(err)
@@ -91,7 +91,7 @@ func TestAsManyRailsAsThereCanBe(t *testing.T) {
 	t.Parallel()
 	_, pod, k := machine(t)
 	before := pod.IP("-o addr")
-	ops := kerneltest.Rails(kerneltest.Container(t), slices.Repeat([]conf.LinkName{nic}, 32)...)
+	ops := kerneltest.Attachment(kerneltest.Container(t), slices.Repeat([]conf.LinkName{nic}, 32)...)
 	for _, times := range []string{"once", "twice"} {
 		for _, run := range ops.Runs() {
 			if err := k.Do(t.Context(), run...); err != nil {

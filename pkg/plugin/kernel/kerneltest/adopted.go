@@ -31,9 +31,7 @@ func adoption(t *testing.T, w opened) {
 	op := w.previous()
 	before := w.Show()
 	w.must(t, plan.Op{Kind: op})
-	if err := w.Check(t.Context(), plan.Op{Kind: op}); err != nil {
-		t.Error(err)
-	}
+	w.holds(t, plan.Op{Kind: op})
 	w.undo(t, plan.InPod(op))
 	w.unchanged(t, before)
 
@@ -62,9 +60,7 @@ func adoptedAttachment(t *testing.T, w opened) {
 		plan.Rule{From: from, Priority: 32001},
 	)
 	for range 2 {
-		for _, op := range ops {
-			w.must(t, op)
-		}
+		w.must(t, ops...)
 	}
 	if w.Show() == before {
 		t.Fatal("the attachment cannot be seen")

@@ -40,9 +40,7 @@ func foreignLink(t *testing.T, w opened) {
 	w.refuses(t, plan.Op{Kind: w.macvlan()}, cnierr.BadEnv)
 	w.undo(t, plan.InPod(w.macvlan()))
 	w.unchanged(t, before)
-	if err := w.Check(t.Context(), plan.Op{Kind: w.macvlan()}); err == nil {
-		t.Error("check takes somebody else's link for ours")
-	}
+	wantCode(t, w.Check(t.Context(), plan.Op{Kind: w.macvlan()}), cnierr.Damaged)
 }
 
 func unmarkedDuplicate(t *testing.T, w opened) {
@@ -50,9 +48,7 @@ func unmarkedDuplicate(t *testing.T, w opened) {
 	w.must(t, plan.Op{Kind: w.macvlan()})
 	marked := w.Show()
 	w.IP(`link set net1 alias ""`)
-	if err := w.Check(t.Context(), plan.Op{Kind: w.macvlan()}); err == nil {
-		t.Error("check does not miss the alias")
-	}
+	wantCode(t, w.Check(t.Context(), plan.Op{Kind: w.macvlan()}), cnierr.Damaged)
 	w.must(t, plan.Op{Kind: w.macvlan()})
 	w.unchanged(t, marked)
 
@@ -73,9 +69,7 @@ func differentLink(t *testing.T, w opened) {
 	other := w.macvlan()
 	other.MTU, other.MAC[5], other.Mode = 1400, 9, conf.Private
 	w.must(t, plan.Op{Kind: other})
-	if err := w.Check(t.Context(), plan.Op{Kind: other}); err != nil {
-		t.Error(err)
-	}
+	w.holds(t, plan.Op{Kind: other})
 }
 
 func foreignRoute(t *testing.T, w opened) {
@@ -92,9 +86,7 @@ func foreignRoute(t *testing.T, w opened) {
 			continue
 		}
 		w.refuses(t, plan.Op{Kind: r}, cnierr.RouteTaken)
-		if err := w.Check(t.Context(), plan.Op{Kind: r}); err == nil {
-			t.Errorf("check takes somebody else's route for %v", r)
-		}
+		wantCode(t, w.Check(t.Context(), plan.Op{Kind: r}), cnierr.Damaged)
 		w.undo(t, plan.InPod(r))
 		w.unchanged(t, before)
 		r.Metric = 77
@@ -114,9 +106,7 @@ func otherMetric(t *testing.T, w opened) {
 		r.Metric = 77
 		w.must(t, plan.Op{Kind: r})
 		w.undo(t, plan.Ops{op})
-		if err := w.Check(t.Context(), plan.Op{Kind: r}); err != nil {
-			t.Error(err)
-		}
+		w.holds(t, plan.Op{Kind: r})
 		w.undo(t, plan.Ops{op})
 		if err := w.Check(t.Context(), plan.Op{Kind: r}); err != nil {
 			t.Errorf("a second undo took the route of another metric: %v", err)
@@ -144,9 +134,7 @@ func otherProtocol(t *testing.T, w opened) {
 		w.IP(fmt.Sprintf("%sroute add %s via %s src %s mtu 1400 proto 4", family, route, r.Via, r.Src))
 		before := w.Show()
 		w.refuses(t, plan.Op{Kind: r}, cnierr.RouteTaken)
-		if err := w.Check(t.Context(), plan.Op{Kind: r}); err == nil {
-			t.Errorf("check takes a route of another protocol for %v", r)
-		}
+		wantCode(t, w.Check(t.Context(), plan.Op{Kind: r}), cnierr.Damaged)
 		w.undo(t, plan.InPod(r))
 		w.unchanged(t, before)
 		w.IP(family + "route del " + route)
@@ -157,13 +145,9 @@ func foreignRule(t *testing.T, w opened) {
 	ours := plan.Rule{From: netip.MustParsePrefix("10.9.0.5/32"), Table: 100, Priority: 32000}
 	w.IP("rule add from 10.9.0.5/32 lookup 100 priority 32000 protocol 4")
 	before := w.Show()
-	if err := w.Check(t.Context(), plan.Op{Kind: ours}); err == nil {
-		t.Error("check takes a rule of another protocol for ours")
-	}
+	wantCode(t, w.Check(t.Context(), plan.Op{Kind: ours}), cnierr.Damaged)
 	w.must(t, plan.Op{Kind: ours})
-	if err := w.Check(t.Context(), plan.Op{Kind: ours}); err != nil {
-		t.Error(err)
-	}
+	w.holds(t, plan.Op{Kind: ours})
 	w.undo(t, plan.InPod(ours, ours))
 	w.unchanged(t, before)
 }
@@ -261,6 +245,51 @@ func renamedLink(t *testing.T, w opened) {
 	if err := w.Check(t.Context(), plan.Op{Kind: w.macvlan()}); err == nil || errors.Is(err, kernel.ErrRenamed) {
 		t.Errorf("check of a link that is gone: %v, want another error than ErrRenamed", err)
 	}
+}
+
+// changedLink looks at the attachment's link with another alias, also under another name.
+func changedLink(t *testing.T, w opened) {
+	before := w.Show()
+	ops := w.attach(t)
+	whole := w.Show()
+	w.IP("link set net1 alias foo")
+	wantCode(t, w.Check(t.Context(), plan.Op{Kind: w.macvlan()}), cnierr.Damaged)
+	w.must(t, plan.Op{Kind: w.macvlan()})
+	w.unchanged(t, whole)
+
+	w.IP("link set net1 alias foo")
+	w.IP("link set net1 down")
+	w.IP("link set net1 name other0")
+	w.undo(t, ops.Teardown())
+	w.unchanged(t, before)
+}
+
+// carried undoes the carriers of an address: a link with another alias and MAC is one,
+// also with an alias that looks like a mark. A link that is no macvlan is none.
+func carried(t *testing.T, w opened) {
+	const address = "10.8.0.7"
+	gone := plan.InPod(plan.Carriers{Addresses: []netip.Addr{netip.MustParseAddr(address)}})
+	before := w.Show()
+	ops := w.attach(t)
+	w.IP("addr add " + address + "/24 dev net1")
+	w.IP("link set net1 alias foo")
+	w.IP("link set net1 address 02:00:00:00:00:77")
+	w.undo(t, gone)
+	w.undo(t, ops.Teardown())
+	w.unchanged(t, before)
+
+	ops = w.attach(t)
+	w.IP("addr add " + address + "/24 dev net1")
+	w.IP("link set net1 alias roce:other/net1") // any pod can set that
+	w.undo(t, gone)
+	w.undo(t, ops.Teardown())
+	w.unchanged(t, before)
+
+	w.foreign()
+	w.IP("addr add " + address + "/32 dev eth0")
+	before = w.Show()
+	w.undo(t, gone)
+	w.unchanged(t, before)
 }
 
 // damage is something that happens to an attachment.

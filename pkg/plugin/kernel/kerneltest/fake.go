@@ -85,6 +85,9 @@ func (f *Fake) space(name string) *Space {
 	return s
 }
 
+// spaces returns all namespaces.
+func (f *Fake) spaces() []*Space { return append(slices.Collect(maps.Values(f.pods)), f.host) }
+
 // Host returns the host's namespace.
 func (f *Fake) Host() *Space { return f.host }
 

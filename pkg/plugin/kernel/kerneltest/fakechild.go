@@ -46,10 +46,12 @@ func (m child) do(s *Space) error {
 	case l != nil:
 		s.removeLink(l)
 	}
-	if s.f.otherKind(p, m.op.Mode) {
+	siblings := s.f.children(p)
+	if slices.ContainsFunc(siblings, func(l *iface) bool { return l.kind != m.op.Mode.Kind() }) {
 		return cnierr.New(cnierr.BadParent, action, string(m.op.Name), "", "on %q: device or resource busy", m.op.Parent)
 	}
-	if p.kind == "loopback" || p.kind == "infiniband" || m.op.MTU > p.mtu || s.f.crowded(p, m.op.Mode) {
+	crowded := slices.ContainsFunc(siblings, func(l *iface) bool { return m.op.Mode == conf.Passthru || l.mode == conf.Passthru })
+	if p.kind == "loopback" || p.kind == "infiniband" || m.op.MTU > p.mtu || crowded {
 		return cnierr.New(cnierr.BadParent, action, string(m.op.Name), "", "on %q: invalid argument", m.op.Parent)
 	}
 	s.links = append(s.links, &iface{
@@ -66,16 +68,11 @@ func (m child) mac(p *iface) conf.MAC {
 	return m.op.MAC
 }
 
-// otherKind says whether p has children of another kind than one of this mode.
-func (f *Fake) otherKind(p *iface, mode conf.Mode) bool {
-	return slices.ContainsFunc(f.children(p), func(l *iface) bool { return l.kind != mode.Kind() })
-}
-
-// children returns the links of all pods on p.
+// children returns the macvlans and ipvlans on p, in all namespaces.
 func (f *Fake) children(p *iface) (out []*iface) {
-	for _, s := range f.pods {
+	for _, s := range f.spaces() {
 		for _, l := range s.links {
-			if l != nil && l.parent == p {
+			if l != nil && l.parent == p && childKind(l) {
 				out = append(out, l)
 			}
 		}
@@ -83,9 +80,9 @@ func (f *Fake) children(p *iface) (out []*iface) {
 	return out
 }
 
-// crowded says whether a passthru child would not be alone on p.
-func (f *Fake) crowded(p *iface, mode conf.Mode) bool {
-	return slices.ContainsFunc(f.children(p), func(l *iface) bool { return mode == conf.Passthru || l.mode == conf.Passthru })
+// foreign returns the children of p that another program has made.
+func (f *Fake) foreign(p *iface) []*iface {
+	return slices.DeleteFunc(f.children(p), func(l *iface) bool { return strings.HasPrefix(l.alias, plan.MarkPrefix) })
 }
 
 func (m child) owns(l *iface) bool {

@@ -146,8 +146,8 @@ func kinds(pod *Space) map[reflect.Type]kind {
 		reflect.TypeFor[plan.Address]():  {false, func(k plan.Kind) executor { return address{k.(plan.Address)} }},
 		reflect.TypeFor[plan.Route]():    {false, func(k plan.Kind) executor { return routing{k.(plan.Route)} }},
 		reflect.TypeFor[plan.Rule]():     {false, func(k plan.Kind) executor { return policy{k.(plan.Rule)} }},
-		reflect.TypeFor[plan.Carriers](): {true, func(k plan.Kind) executor { return carriers{k.(plan.Carriers)} }},
-		reflect.TypeFor[plan.Orphans]():  {true, func(k plan.Kind) executor { return orphans{k.(plan.Orphans)} }},
+		reflect.TypeFor[plan.Carriers](): {true, func(k plan.Kind) executor { return carriers{op: k.(plan.Carriers)} }},
+		reflect.TypeFor[plan.Orphans]():  {true, func(k plan.Kind) executor { return orphans{op: k.(plan.Orphans)} }},
 	}
 }
 
@@ -202,7 +202,8 @@ func (k *FakeKernel) Facts(ctx context.Context, req conf.Request) ([]plan.RailFa
 	var rails []plan.RailFacts
 	for i, one := range req.Rails {
 		facts := plan.Facts{Parent: links[i], HostAddrs: unique(taken), Pod: k.pod.facts(one.IfName)}
-		if on := from.link(links[i].Name); faults[i] == nil && on != nil && req.Mode == conf.L2 && k.f.carriesForeign(on, "ipvlan") {
+		keeps := func(l *iface) bool { return l.kind == "ipvlan" && l.mode != conf.L2 }
+		if on := from.link(links[i].Name); faults[i] == nil && on != nil && req.Mode == conf.L2 && slices.ContainsFunc(k.f.foreign(on), keeps) {
 			faults[i] = cnierr.New(cnierr.BadParent, "use master", string(links[i].Name), "", "an ipvlan of another program has another mode")
 		}
 		rails = append(rails, plan.RailFacts{Facts: facts, Fault: faults[i]})

@@ -24,9 +24,14 @@ type (
 	address struct{ op plan.Address }
 	routing struct{ op plan.Route }
 	policy  struct{ op plan.Rule }
-	orphans struct{ op plan.Orphans }
-
-	carriers struct{ op plan.Carriers }
+	orphans struct {
+		onlyUndone
+		op plan.Orphans
+	}
+	carriers struct {
+		onlyUndone
+		op plan.Carriers
+	}
 )
 
 // damaged returns the finding of a check.
@@ -51,9 +56,12 @@ func (s *Space) need(action string, name conf.LinkName) (*iface, error) {
 	return nil, cnierr.New(cnierr.IO, action, string(name), "", "no such device")
 }
 
-func (c carriers) do(s *Space) error { return s.f.unexpected("carriers are only ever undone") }
+// onlyUndone is a part of what no plan has.
+type onlyUndone struct{}
 
-func (c carriers) check(s *Space) error { return s.f.unexpected("carriers are only ever undone") }
+func (onlyUndone) do(s *Space) error { return s.f.unexpected("it is only ever undone") }
+
+func (o onlyUndone) check(s *Space) error { return o.do(s) }
 
 func (c carriers) undo(s *Space) error {
 	has := func(l *iface) bool {
@@ -66,10 +74,6 @@ func (c carriers) undo(s *Space) error {
 	}
 	return nil
 }
-
-func (r orphans) do(s *Space) error { return s.f.unexpected("orphans are only ever undone") }
-
-func (r orphans) check(s *Space) error { return s.f.unexpected("orphans are only ever undone") }
 
 func (r orphans) undo(s *Space) error {
 	rail := func(l *iface) bool {

@@ -4,8 +4,6 @@
 package kerneltest
 
 import (
-	"maps"
-	"slices"
 	"strings"
 
 	"github.com/roce-cni/roce-cni/pkg/base/cnierr"
@@ -86,13 +84,4 @@ func (v veth) owns(l *iface) bool {
 func (v veth) whole(l *iface) bool {
 	peer := v.pod.link(v.op.PodEnd)
 	return peer != nil && l.peer == peer && l.mac == v.op.MAC && peer.mac == v.op.PodMAC
-}
-
-// removePeer removes the other end of a veth, wherever it is.
-func (f *Fake) removePeer(l *iface) {
-	for _, s := range append(slices.Collect(maps.Values(f.pods)), f.host) {
-		if slices.Contains(s.links, l) {
-			s.removeLink(l)
-		}
-	}
 }

@@ -4,10 +4,8 @@
 package kerneltest
 
 import (
-	"maps"
 	"slices"
 	"strconv"
-	"strings"
 
 	"github.com/roce-cni/roce-cni/pkg/base/cnierr"
 	"github.com/roce-cni/roce-cni/pkg/plugin/conf"
@@ -63,24 +61,11 @@ func (v vlan) undo(host *Space) error {
 	if l == nil || l.kind != "vlan" || l.vlan != v.op.ID || l.alias != plan.VLANMark {
 		return nil
 	}
-	if len(l.addrs) > 0 || host.f.carriesForeign(l, "") {
+	if len(l.addrs) > 0 || len(host.f.foreign(l)) > 0 {
 		return cnierr.New(cnierr.IO, "delete VLAN", string(v.op.Name), "", "%w", kernel.ErrInUse)
 	}
 	host.removeLink(l)
 	return nil
-}
-
-// carriesForeign says whether a link of another program stands on a link of the host, of a
-// kind and not of our mode if the kind is given.
-func (f *Fake) carriesForeign(on *iface, kind string) bool {
-	for _, s := range append(slices.Collect(maps.Values(f.pods)), f.host) {
-		if slices.ContainsFunc(s.links, func(l *iface) bool {
-			return l != nil && l.parent == on && !strings.HasPrefix(l.alias, plan.MarkPrefix) && (kind == "" || l.kind == kind && l.mode != conf.L2)
-		}) {
-			return true
-		}
-	}
-	return false
 }
 
 func (v vlan) check(host *Space) error {

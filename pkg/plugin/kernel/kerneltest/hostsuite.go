@@ -9,8 +9,6 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/google/go-cmp/cmp"
-
 	"github.com/roce-cni/roce-cni/pkg/base/cnierr"
 	"github.com/roce-cni/roce-cni/pkg/base/netns"
 	"github.com/roce-cni/roce-cni/pkg/plugin/plan"
@@ -34,9 +32,7 @@ func onHost(t *testing.T, w opened) {
 	for range 2 {
 		for _, op := range ops {
 			w.must(t, op)
-			if err := w.Check(t.Context(), op); err != nil {
-				t.Error(err)
-			}
+			w.holds(t, op)
 		}
 	}
 	w.unchanged(t, pod)
@@ -51,38 +47,37 @@ func onHost(t *testing.T, w opened) {
 		}
 	}
 	w.undo(t, ops)
-	if diff := cmp.Diff(host, w.ShowHost()); diff != "" {
-		t.Errorf("undone on the host (-want +got):\n%s", diff)
-	}
+	w.asBefore(t, pod, host)
 	settings := plan.Op{Place: plan.Host, Kind: plan.Sysctl{Link: w.NIC, Set: []plan.Setting{{Path: "net/ipv4/conf/" + string(w.NIC) + "/arp_ignore", Value: "1"}}}}
 	w.must(t, settings)
-	if err := w.Check(t.Context(), settings); err != nil {
-		t.Error(err)
-	}
+	w.holds(t, settings)
 	w.unchanged(t, pod)
 	w.refuses(t, plan.Op{Place: plan.Host, Kind: w.macvlan()}, cnierr.Bug)
 	wantCode(t, w.Do(t.Context(), plan.Op{Kind: plan.Up{Link: w.NIC}}, plan.Op{Place: plan.Host, Kind: plan.Up{Link: w.NIC}}), cnierr.Bug)
 }
 
-// hostAlone undoes on the host what was done for a pod that is gone.
-func hostAlone(t *testing.T, w opened) {
-	host := w.ShowHost()
-	for _, op := range w.hostOps() {
-		w.must(t, op)
-	}
+// hostOnly opens only the host.
+func (w opened) hostOnly(t *testing.T) Kernel {
+	t.Helper()
 	k, err := w.OpenHost()
 	if err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(k.Close)
+	return k
+}
+
+// hostAlone undoes on the host what was done for a pod that is gone.
+func hostAlone(t *testing.T, w opened) {
+	pod, host := w.Show(), w.ShowHost()
+	w.must(t, w.hostOps()...)
+	k := w.hostOnly(t)
 	for _, op := range slices.Backward(w.hostOps()) {
 		if err := k.Undo(t.Context(), op); err != nil {
 			t.Error(err)
 		}
 	}
-	if diff := cmp.Diff(host, w.ShowHost()); diff != "" {
-		t.Errorf("undone on the host (-want +got):\n%s", diff)
-	}
+	w.asBefore(t, pod, host)
 	wantCode(t, k.Do(t.Context(), plan.Op{Kind: plan.Up{Link: "lo"}}), cnierr.Bug)
 	if k.ID() != (netns.ID{}) {
 		t.Errorf("the host alone has the ID %v of a pod", k.ID())

@@ -52,15 +52,9 @@ func ipvlans(t *testing.T, w opened) {
 	ops[0] = w.ipvlan(t, "net1")
 	for _, undone := range []plan.Ops{ops, ops.Teardown()} {
 		for range 2 {
-			for _, op := range ops {
-				w.must(t, op)
-			}
+			w.must(t, ops...)
 		}
-		for _, op := range ops {
-			if err := w.Check(t.Context(), op); err != nil {
-				t.Errorf("check %+v: %v", op, err)
-			}
-		}
+		w.holds(t, ops...)
 		w.undo(t, undone)
 		w.undo(t, undone)
 		w.unchanged(t, before)
@@ -108,9 +102,7 @@ func lostIpvlan(t *testing.T, w opened) {
 	before := w.Show()
 	ops := Attachment(w.Container, w.NIC)
 	ops[0] = w.ipvlan(t, "net1")
-	for _, op := range ops {
-		w.must(t, op)
-	}
+	w.must(t, ops...)
 	mark := ops[0].Kind.(plan.Child).Mark
 	lost := plan.InPod(plan.Child{Name: "net1", Mark: mark}, plan.Orphans{Link: "net1", Mark: mark})
 	w.undo(t, lost)

@@ -15,40 +15,10 @@ import (
 	"github.com/roce-cni/roce-cni/pkg/plugin/plan"
 )
 
-// Rails returns the operations of an attachment with an interface on each of
-// the NICs, as plan.Make returns them, but without questions to the network.
-// There is one run of each kind. The NICs may be the same.
-func Rails(container conf.ContainerID, nics ...conf.LinkName) plan.Ops {
-	var links, settings, ups, addresses, routes, rules plan.Ops
-	for i, nic := range nics {
-		name, mark := conf.LinkName("net1"), plan.Mark(conf.Attachment{ContainerID: container, IfName: "net1"})
-		if i > 0 {
-			name, mark = conf.LinkName(fmt.Sprintf("net1-%d", i)), fmt.Sprintf("%s/%d", mark, i)
-		}
-		v4 := netip.MustParsePrefix(fmt.Sprintf("10.9.%d.5/24", i))
-		v6 := netip.MustParsePrefix(fmt.Sprintf("fd00:9:%d::5/64", i))
-		links = append(links, plan.Op{Kind: plan.Child{Name: name, Parent: nic, Mode: conf.Bridge, MTU: 1500, MAC: conf.MAC{2, 0, 0, 0, 1, byte(i)}, Mark: mark}})
-		settings = append(settings, plan.Op{Kind: settingsOf(name)})
-		ups = append(ups, plan.Op{Kind: plan.Up{Link: name}})
-		for _, p := range []netip.Prefix{v4, v6} {
-			addresses = append(addresses, plan.Op{Kind: plan.Address{Link: name, Prefix: p}})
-			connected := plan.Route{Link: name, Table: uint32(100 + i), Dst: p.Masked(), Src: p.Addr()}
-			if p.Addr().Is4() {
-				connected.Scope = plan.ScopeLink
-			}
-			via := plan.Route{Link: name, Table: connected.Table, Dst: netip.PrefixFrom(p.Addr(), 0).Masked(), Via: p.Masked().Addr().Next(), Src: p.Addr()}
-			routes = append(routes, plan.Op{Kind: connected}, plan.Op{Kind: via})
-			from := netip.PrefixFrom(p.Addr(), p.Addr().BitLen())
-			rules = append(rules, plan.Op{Kind: plan.Rule{From: from, Table: connected.Table, Priority: 32000}}, plan.Op{Kind: plan.Rule{From: from, Priority: 32001}})
-		}
-	}
-	return slices.Concat(links, settings, ups, addresses, routes, rules)
-}
-
 const manyRails = 8
 
 func (w opened) rails() plan.Ops {
-	return Rails(w.Container, slices.Repeat([]conf.LinkName{w.NIC}, manyRails)...)
+	return Attachment(w.Container, slices.Repeat([]conf.LinkName{w.NIC}, manyRails)...)
 }
 
 func (w opened) doRuns(t *testing.T, ops plan.Ops) {
@@ -69,6 +39,15 @@ func (w opened) undoRuns(t *testing.T, ops plan.Ops) {
 	}
 }
 
+func (w opened) checkRuns(t *testing.T, ops plan.Ops) {
+	t.Helper()
+	for _, run := range ops.Runs() {
+		if err := w.Check(t.Context(), run...); err != nil {
+			t.Error(err)
+		}
+	}
+}
+
 func railsInRuns(t *testing.T, w opened) {
 	before, ops := w.Show(), w.rails()
 	if n := len(ops.Runs()); n != 6 {
@@ -79,17 +58,11 @@ func railsInRuns(t *testing.T, w opened) {
 	w.doRuns(t, ops)
 	done := w.Show()
 	for _, op := range ops { // one by one they are the same
-		if err := w.Check(t.Context(), op); err != nil {
-			t.Error(err)
-		}
+		w.holds(t, op)
 		w.must(t, op)
 	}
 	w.doRuns(t, ops)
-	for _, run := range ops.Runs() {
-		if err := w.Check(t.Context(), run...); err != nil {
-			t.Error(err)
-		}
-	}
+	w.checkRuns(t, ops)
 	w.unchanged(t, done)
 	w.undoRuns(t, ops)
 	w.unchanged(t, before)
@@ -199,11 +172,7 @@ func differentRails(t *testing.T, w opened) {
 	w.IP("link set net1-5 address 02:00:00:00:00:99")
 	w.IP("link del net1-6")
 	w.doRuns(t, ops)
-	for _, run := range ops.Runs() {
-		if err := w.Check(t.Context(), run...); err != nil {
-			t.Error(err)
-		}
-	}
+	w.checkRuns(t, ops)
 }
 
 func mixedRun(t *testing.T, w opened) {
@@ -234,18 +203,17 @@ func lostRails(t *testing.T, w opened) {
 	w.doRuns(t, others)
 	withOthers := w.Show()
 	for _, without := range []string{"", "net1", "net1-1"} {
-		w.doRuns(t, Rails(w.Container, w.NIC, w.NIC, w.NIC))
+		w.doRuns(t, Attachment(w.Container, w.NIC, w.NIC, w.NIC))
 		rules := plan.Ops{}
 		if without != "" { // its rules cannot be known any more
-			for _, op := range Rails(w.Container, w.NIC, w.NIC, w.NIC) {
+			for _, op := range Attachment(w.Container, w.NIC, w.NIC, w.NIC) {
 				a, ok := op.Kind.(plan.Address)
 				if ok && string(a.Link) == without {
-					from := netip.PrefixFrom(a.Prefix.Addr(), a.Prefix.Addr().BitLen())
 					rail := uint32(100)
 					if without != "net1" {
 						rail++
 					}
-					rules = append(rules, plan.Op{Kind: plan.Rule{From: from, Table: rail, Priority: 32000}}, plan.Op{Kind: plan.Rule{From: from, Priority: 32001}})
+					rules = append(rules, rulesOf(a.Prefix.Addr(), rail)...)
 				}
 			}
 			w.undoRuns(t, rules)

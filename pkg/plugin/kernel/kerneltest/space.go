@@ -83,14 +83,13 @@ func (s *Space) link(name conf.LinkName) *iface {
 
 // removeLink removes a link with its addresses, routes and things; rules stay.
 func (s *Space) removeLink(l *iface) {
-	if peer := l.peer; peer != nil {
-		l.peer, peer.peer = nil, nil
-		s.f.removePeer(peer)
-	}
-	for _, other := range append(slices.Collect(maps.Values(s.f.pods)), s.f.host) {
-		for _, child := range other.links {
-			if child != nil && child.parent == l {
-				other.removeLink(child)
+	peer := l.peer
+	l.peer = nil
+	for _, space := range s.f.spaces() {
+		for _, other := range space.links {
+			if other != nil && (other.parent == l || other == peer) {
+				other.peer = nil
+				space.removeLink(other)
 			}
 		}
 	}
@@ -126,17 +125,8 @@ func (s *Space) setUp(l *iface, up bool) error {
 
 // macInUse says whether another child of the same parent is up with l's MAC.
 func (s *Space) macInUse(l *iface) bool {
-	if l.kind != "macvlan" {
-		return false
-	}
-	for _, pod := range s.f.pods {
-		for _, o := range pod.links {
-			if o != nil && o != l && o.up && o.parent == l.parent && o.mac == l.mac {
-				return true
-			}
-		}
-	}
-	return false
+	same := func(o *iface) bool { return o != l && o.up && o.mac == l.mac }
+	return l.kind == "macvlan" && slices.ContainsFunc(s.f.children(l.parent), same)
 }
 
 // connect adds the route that the kernel makes for an address on a link that is

@@ -57,15 +57,9 @@ func hostLinked(t *testing.T, w opened) {
 	ops := w.linkOps()
 	for _, undone := range []plan.Ops{ops, ops.Teardown()} {
 		for range 2 {
-			for _, op := range ops {
-				w.must(t, op)
-			}
+			w.must(t, ops...)
 		}
-		for _, op := range ops {
-			if err := w.Check(t.Context(), op); err != nil {
-				t.Errorf("check %+v: %v", op, err)
-			}
-		}
+		w.holds(t, ops...)
 		if w.Show() == pod || w.ShowHost() == host {
 			t.Error("the link cannot be seen at both ends")
 		}
@@ -81,11 +75,7 @@ func hostLinked(t *testing.T, w opened) {
 // linkWithoutPod removes the pair for a pod that is gone, and for one that has no record.
 func linkWithoutPod(t *testing.T, w opened) {
 	pod, host := w.Show(), w.ShowHost()
-	k, err := w.OpenHost()
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(k.Close)
+	k := w.hostOnly(t)
 	v := w.pair()
 	for _, undone := range []plan.Veth{v, {Name: v.Name, Mark: v.Mark}} {
 		w.must(t, plan.OnHost(v)[0])
@@ -158,7 +148,5 @@ func brokenPair(t *testing.T, w opened) {
 		t.Errorf("got %v for a pair that is gone", err)
 	}
 	w.must(t, v)
-	if err := w.Check(t.Context(), v); err != nil {
-		t.Error(err)
-	}
+	w.holds(t, v)
 }

@@ -43,9 +43,7 @@ func vlanMade(t *testing.T, w opened) {
 	made := w.ShowHost()
 	w.must(t, op)
 	w.asBefore(t, pod, made)
-	if err := w.Check(t.Context(), op); err != nil {
-		t.Error(err)
-	}
+	w.holds(t, op)
 	if strings.Contains(made, "fe80:") {
 		t.Errorf("the node has a link-local address in the VLAN:\n%s", made)
 	}
@@ -65,14 +63,8 @@ func vlanMade(t *testing.T, w opened) {
 	m := w.macvlan()
 	m.Parent, m.VLAN = name, conf.VLAN{ID: 7, NIC: w.NIC}
 	w.must(t, plan.Op{Kind: m})
-	if err := w.Check(t.Context(), plan.Op{Kind: m}); err != nil {
-		t.Error(err)
-	}
-	k, err := w.OpenHost()
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(k.Close)
+	w.holds(t, plan.Op{Kind: m})
+	k := w.hostOnly(t)
 	for range 2 { // the children go with it
 		if err := k.Undo(t.Context(), op); err != nil {
 			t.Error(err)
