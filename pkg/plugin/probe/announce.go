@@ -16,16 +16,9 @@ import (
 // was up before it got the address, and arp_notify works only when a link comes
 // up (inetdev_event).
 func (p *Prober) announce(ctx context.Context, at plan.Place, op plan.Announce) error {
-	asks := make([]*ask, 0, len(op.Targets))
-	for _, t := range op.Targets {
-		a, err := announcement(t)
-		if err != nil {
-			return err
-		}
-		asks = append(asks, a)
-	}
-	if len(asks) == 0 {
-		return nil
+	asks, err := asksFor(op.Targets, announcement)
+	if err != nil || len(asks) == 0 {
+		return err
 	}
 	w, err := p.open(ctx, at, asks)
 	if err != nil {
@@ -38,12 +31,9 @@ func (p *Prober) announce(ctx context.Context, at plan.Place, op plan.Announce) 
 }
 
 func announcement(t plan.Target) (*ask, error) {
-	a := &ask{target: t}
+	a := &ask{target: t, about: t.Addr}
 	if t.Addr.Is4() {
-		// A request and not a reply: RFC 5227 section 3 says why.
-		gratuitous := arp{op: arpRequest, senderMAC: t.MAC, sender: t.Addr, target: t.Addr}
-		a.frame = gratuitous.frame(nil)
-		return a, nil
+		return a, a.request(t.Addr, nil) // a request and not a reply: RFC 5227 section 3 says why
 	}
 	advertisement := neighbour{
 		src: t.Addr, dst: netip.IPv6LinkLocalAllNodes(),

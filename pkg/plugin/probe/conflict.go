@@ -50,13 +50,9 @@ func (p *Prober) conflict(ctx context.Context, at plan.Place, op plan.Conflict) 
 	if err != nil {
 		return err
 	}
-	asks := make([]*ask, 0, len(op.Targets))
-	for _, t := range op.Targets {
-		a, err := conflictAsk(t, mark)
-		if err != nil {
-			return err
-		}
-		asks = append(asks, a)
+	asks, err := asksFor(op.Targets, func(t plan.Target) (*ask, error) { return conflictAsk(t, mark) })
+	if err != nil {
+		return err
 	}
 	if err := p.query(ctx, at, asks, rounds{n: op.Probes, interval: op.Interval, wait: op.Wait}); err != nil {
 		return err
@@ -70,25 +66,13 @@ func (p *Prober) conflict(ctx context.Context, at plan.Place, op plan.Conflict) 
 func conflictAsk(t plan.Target, mark []byte) (*ask, error) {
 	a := &ask{target: t, about: t.Addr, claims: true}
 	if t.Addr.Is4() {
-		probe := arp{op: arpRequest, senderMAC: t.MAC, sender: netip.IPv4Unspecified(), target: t.Addr}
-		a.frame = probe.frame(mark)
-		return a, nil
+		return a, a.request(netip.IPv4Unspecified(), mark)
 	}
 	// The owner answers to all nodes (RFC 4861 section 7.2.4), and a rival asks
 	// the solicited-node group. A link with IPv6 disabled receives these groups
 	// only if it is told to.
-	group := solicitedNode(t.Addr)
-	a.groups = []netip.Addr{group, netip.IPv6LinkLocalAllNodes()}
-	solicitation := neighbour{
-		src: netip.IPv6Unspecified(), dst: group,
-		msg: &ndp.NeighborSolicitation{
-			TargetAddress: t.Addr,
-			Options:       []ndp.Option{&ndp.RawOption{Type: optNonce, Length: 1, Value: mark}}, // RFC 7527
-		},
-	}
-	var err error
-	a.frame, err = solicitation.frame(t.MAC)
-	return a, err
+	a.groups = []netip.Addr{solicitedNode(t.Addr), netip.IPv6LinkLocalAllNodes()}
+	return a, a.request(netip.IPv6Unspecified(), mark)
 }
 
 func taken(asks []*ask) error {

@@ -7,9 +7,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
-
-	"github.com/mdlayher/ndp"
 
 	"github.com/roce-cni/roce-cni/pkg/base/cnierr"
 	"github.com/roce-cni/roce-cni/pkg/plugin/plan"
@@ -19,18 +18,12 @@ import (
 // by then, because they are the senders. Only an answer to us counts, as in
 // claim.answers: a gateway that asks or announces something may still not hear us.
 func (p *Prober) gateway(ctx context.Context, at plan.Place, op plan.Gateway) error {
-	asks := make([]*ask, 0, len(op.Targets))
-	for _, t := range op.Targets {
-		if !t.Gateway.IsValid() {
-			continue
-		}
-		a, err := gatewayAsk(t)
-		if err != nil {
-			return err
-		}
-		asks = append(asks, a)
+	targets := slices.DeleteFunc(slices.Clone(op.Targets), func(t plan.Target) bool { return !t.Gateway.IsValid() })
+	asks, err := asksFor(targets, gatewayAsk)
+	if err != nil {
+		return err
 	}
-	err := p.query(ctx, at, asks, rounds{n: op.Attempts, interval: op.Timeout, wait: op.Timeout})
+	err = p.query(ctx, at, asks, rounds{n: op.Attempts, interval: op.Timeout, wait: op.Timeout})
 	if err != nil {
 		return err
 	}
@@ -39,21 +32,7 @@ func (p *Prober) gateway(ctx context.Context, at plan.Place, op plan.Gateway) er
 
 func gatewayAsk(t plan.Target) (*ask, error) {
 	a := &ask{target: t, about: t.Gateway}
-	if t.Addr.Is4() {
-		request := arp{op: arpRequest, senderMAC: t.MAC, sender: t.Addr, target: t.Gateway}
-		a.frame = request.frame(nil)
-		return a, nil
-	}
-	solicitation := neighbour{
-		src: t.Addr, dst: solicitedNode(t.Gateway),
-		msg: &ndp.NeighborSolicitation{
-			TargetAddress: t.Gateway,
-			Options:       []ndp.Option{&ndp.LinkLayerAddress{Direction: ndp.Source, Addr: t.MAC[:]}},
-		},
-	}
-	var err error
-	a.frame, err = solicitation.frame(t.MAC)
-	return a, err
+	return a, a.request(t.Addr, nil)
 }
 
 func silent(asks []*ask, attempts int) error {

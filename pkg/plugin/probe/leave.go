@@ -7,7 +7,6 @@ import (
 	"errors"
 	"net"
 	"sync"
-	"syscall"
 
 	"golang.org/x/sys/unix"
 )
@@ -47,33 +46,19 @@ func entrust(conns []net.PacketConn) (forget func(), err error) {
 		_ = unix.Close(pair[1]) // its own queue keeps it
 		_ = unix.Close(pair[0]) // calls the collector (unix_release_sock)
 	}
-	fds, err := descriptors(conns)
+	fds := []int{pair[1]}
+	for _, c := range conns { // the sockets stay open until forget
+		err = errors.Join(err, withFD(c, func(fd int) error {
+			fds = append(fds, fd)
+			return nil
+		}))
+	}
 	if err == nil {
-		err = unix.Sendmsg(pair[0], []byte{0}, unix.UnixRights(append(fds, pair[1])...), nil, 0)
+		err = unix.Sendmsg(pair[0], []byte{0}, unix.UnixRights(fds...), nil, 0)
 	}
 	if err != nil {
 		forget()
 		return nil, err
 	}
 	return forget, nil
-}
-
-// descriptors returns the file descriptors of sockets. They belong to the
-// sockets: a socket must stay open while its descriptor is used.
-func descriptors(conns []net.PacketConn) ([]int, error) {
-	var out []int
-	for _, c := range conns {
-		sc, ok := c.(syscall.Conn)
-		if !ok {
-			return nil, errors.ErrUnsupported
-		}
-		rc, err := sc.SyscallConn()
-		if err != nil {
-			return nil, err
-		}
-		if err := rc.Control(func(fd uintptr) { out = append(out, int(fd)) }); err != nil {
-			return nil, err
-		}
-	}
-	return out, nil
 }

@@ -6,6 +6,7 @@ package probe
 import (
 	"encoding/binary"
 	"net/netip"
+	"slices"
 
 	"github.com/mdlayher/ndp"
 	"golang.org/x/net/icmp"
@@ -85,18 +86,8 @@ func parseNeighbour(b []byte) (neighbour, bool) {
 func (n neighbour) allowed(options []byte) bool {
 	switch m := n.msg.(type) {
 	case *ndp.NeighborSolicitation:
-		if m.TargetAddress.IsMulticast() {
-			return false
-		}
-		if !n.src.IsUnspecified() {
-			return true
-		}
-		for _, o := range options {
-			if o == optSourceAddress {
-				return false
-			}
-		}
-		return n.dst == solicitedNode(m.TargetAddress)
+		probe := n.dst == solicitedNode(m.TargetAddress) && !slices.Contains(options, optSourceAddress)
+		return !m.TargetAddress.IsMulticast() && (probe || !n.src.IsUnspecified())
 	case *ndp.NeighborAdvertisement:
 		return !m.TargetAddress.IsMulticast() && !(m.Solicited && n.dst.IsMulticast())
 	}

@@ -133,8 +133,16 @@ func (p *Prober) open(ctx context.Context, at plan.Place, asks []*ask) (*wire, e
 	if p.wires[at] == nil {
 		p.wires[at] = newWire(p.Log)
 	}
-	w := p.wires[at]
-	err := p.complete(w, at, asks)
+	w, enter, err := p.wires[at], p.Enter, error(nil)
+	if at == plan.Host {
+		enter = p.EnterHost
+	}
+	switch {
+	case p.listen != nil:
+		err = p.listen(w, asks)
+	case !w.serves(asks):
+		err = enter(func() error { return w.open(asks) })
+	}
 	if err == nil {
 		err = w.awaitCarrier(ctx)
 	}
@@ -142,20 +150,6 @@ func (p *Prober) open(ctx context.Context, at plan.Place, asks []*ask) (*wire, e
 		err = cnierr.New(cnierr.IO, "open packet sockets", "", "", "%w", err)
 	}
 	return w, err
-}
-
-func (p *Prober) complete(w *wire, at plan.Place, asks []*ask) error {
-	enter := p.Enter
-	if at == plan.Host {
-		enter = p.EnterHost
-	}
-	switch {
-	case p.listen != nil:
-		return p.listen(w, asks)
-	case w.serves(asks):
-		return nil
-	}
-	return enter(func() error { return w.open(asks) })
 }
 
 // mark returns bytes that no other machine puts into its frames. Six are what

@@ -10,10 +10,11 @@ import (
 	"net"
 	"net/netip"
 	"os"
+	"slices"
 	"sync"
-	"syscall"
 	"time"
 
+	"github.com/mdlayher/ndp"
 	"golang.org/x/sys/unix"
 
 	"github.com/roce-cni/roce-cni/pkg/base/cnierr"
@@ -36,6 +37,39 @@ type ask struct {
 }
 
 func (a *ask) port() port { return port{link: a.target.Link, v6: a.target.Addr.Is6()} }
+
+// asksFor makes the ask of each target.
+func asksFor(targets []plan.Target, with func(plan.Target) (*ask, error)) ([]*ask, error) {
+	var asks []*ask
+	for _, t := range targets {
+		a, err := with(t)
+		if err != nil {
+			return nil, err
+		}
+		asks = append(asks, a)
+	}
+	return asks, nil
+}
+
+// request makes the frame that asks who has the address: an ARP request, or a neighbour
+// solicitation. A sender that is unspecified has no address yet.
+func (a *ask) request(sender netip.Addr, mark []byte) (err error) {
+	mac := a.target.MAC
+	if sender.Is4() {
+		a.frame = arp{op: arpRequest, senderMAC: mac, sender: sender, target: a.about}.frame(mark)
+		return nil
+	}
+	option := ndp.Option(&ndp.LinkLayerAddress{Direction: ndp.Source, Addr: mac[:]})
+	if sender.IsUnspecified() {
+		option = &ndp.RawOption{Type: optNonce, Length: 1, Value: mark} // RFC 7527
+	}
+	solicitation := neighbour{
+		src: sender, dst: solicitedNode(a.about),
+		msg: &ndp.NeighborSolicitation{TargetAddress: a.about, Options: []ndp.Option{option}},
+	}
+	a.frame, err = solicitation.frame(mac)
+	return err
+}
 
 // port is what one socket is for: a family on a link.
 type port struct {
@@ -110,7 +144,7 @@ func (w *wire) run(ctx context.Context, asks []*ask, r rounds, in <-chan heard) 
 func listen(ctx context.Context, asks []*ask, until time.Time, in <-chan heard) error {
 	timer := time.NewTimer(time.Until(until))
 	defer timer.Stop()
-	for anyOpen(asks) {
+	for slices.ContainsFunc(asks, func(a *ask) bool { return a.answer == nil }) {
 		select {
 		case <-ctx.Done():
 			return canceled(ctx)
@@ -134,10 +168,8 @@ func note(asks []*ask, h heard) {
 	if h.err != nil {
 		return
 	}
-	for _, a := range asks {
-		if a.port() == h.port && bytes.HasPrefix(h.frame, a.frame) {
-			return
-		}
+	if slices.ContainsFunc(asks, func(a *ask) bool { return a.port() == h.port && bytes.HasPrefix(h.frame, a.frame) }) {
+		return
 	}
 	for _, a := range asks {
 		switch {
@@ -148,15 +180,6 @@ func note(asks []*ask, h heard) {
 			a.other = &h.claim
 		}
 	}
-}
-
-func anyOpen(asks []*ask) bool {
-	for _, a := range asks {
-		if a.answer == nil {
-			return true
-		}
-	}
-	return false
 }
 
 // send sends the asks that have no answer yet.
@@ -254,26 +277,19 @@ func readPort(port port, conn net.PacketConn, out chan<- heard) {
 // sweep reads what the kernel has queued but the runtime's poller has not
 // reported. A normal read after the deadline fails without looking.
 func sweep(conn net.PacketConn, each func(frame []byte)) {
-	sc, ok := conn.(syscall.Conn)
-	if !ok {
-		return
-	}
-	rc, err := sc.SyscallConn()
-	if err != nil {
-		return
-	}
-	_ = rc.Control(func(fd uintptr) {
+	_ = withFD(conn, func(fd int) error {
 		for range sweepMax {
 			b := make([]byte, frameMax)
-			n, _, err := unix.Recvfrom(int(fd), b, unix.MSG_DONTWAIT)
+			n, _, err := unix.Recvfrom(fd, b, unix.MSG_DONTWAIT)
 			if errors.Is(err, unix.EINTR) {
 				continue
 			}
 			if err != nil {
-				return
+				return err
 			}
 			each(b[:n])
 		}
+		return nil
 	})
 }
 

@@ -8,12 +8,12 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
-	"io"
 	"log/slog"
 	"maps"
 	"net"
 	"net/netip"
 	"slices"
+	"syscall"
 	"time"
 
 	"github.com/mdlayher/packet"
@@ -40,7 +40,7 @@ type wire struct {
 	conns   map[port]net.PacketConn
 	links   map[conf.LinkName]int // interface indices
 	control int                   // any socket, for ioctls; -1: none yet
-	others  []io.Closer
+	others  []int                 // further sockets, which are only for ioctls and memberships
 }
 
 func newWire(log *slog.Logger) *wire {
@@ -50,8 +50,8 @@ func newWire(log *slog.Logger) *wire {
 // close closes all sockets. Their group memberships end with them.
 func (w *wire) close() {
 	leave(slices.Collect(maps.Values(w.conns)))
-	for _, c := range w.others {
-		_ = c.Close() // nothing is buffered, so nothing is lost
+	for _, fd := range w.others {
+		_ = unix.Close(fd) // nothing is buffered, so nothing is lost
 	}
 }
 
@@ -126,21 +126,14 @@ func (w *wire) ioctl(link conf.LinkName, request uint) (*unix.Ifreq, error) {
 	return r, unix.IoctlIfreq(w.control, request, r)
 }
 
-// socket opens a socket that is only for ioctls and memberships.
 func (w *wire) socket(family int) (int, error) {
 	fd, err := unix.Socket(family, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC, 0)
 	if err != nil {
 		return 0, fmt.Errorf("socket: %w", err)
 	}
-	w.others = append(w.others, descriptor(fd))
+	w.others = append(w.others, fd)
 	return fd, nil
 }
-
-// descriptor is an open file descriptor.
-type descriptor int
-
-// Close implements io.Closer.
-func (d descriptor) Close() error { return unix.Close(int(d)) }
 
 // portFilter passes the frames that the kernel's own ARP and neighbour
 // discovery would look at. It drops frames to another host. It also drops
@@ -200,17 +193,26 @@ func (w *wire) join(asks []*ask) error {
 
 // joinMAC opens the link's filter of Ethernet addresses for a group.
 func (w *wire) joinMAC(p port, mac conf.MAC) error {
-	rc, err := w.conns[p].(*packet.Conn).SyscallConn()
+	m := &unix.PacketMreq{Ifindex: int32(w.links[p.link]), Type: unix.PACKET_MR_MULTICAST, Alen: uint16(len(mac))}
+	copy(m.Address[:], mac[:])
+	return withFD(w.conns[p], func(fd int) error {
+		return unix.SetsockoptPacketMreq(fd, unix.SOL_PACKET, unix.PACKET_ADD_MEMBERSHIP, m)
+	})
+}
+
+// withFD calls fn with the file descriptor of a socket, which stays open meanwhile.
+func withFD(conn net.PacketConn, fn func(fd int) error) error {
+	sc, ok := conn.(syscall.Conn)
+	if !ok {
+		return errors.ErrUnsupported
+	}
+	rc, err := sc.SyscallConn()
 	if err != nil {
 		return err
 	}
-	m := &unix.PacketMreq{Ifindex: int32(w.links[p.link]), Type: unix.PACKET_MR_MULTICAST, Alen: uint16(len(mac))}
-	copy(m.Address[:], mac[:])
-	joined := errors.New("not run")
-	err = rc.Control(func(fd uintptr) {
-		joined = unix.SetsockoptPacketMreq(int(fd), unix.SOL_PACKET, unix.PACKET_ADD_MEMBERSHIP, m)
-	})
-	return errors.Join(err, joined)
+	var failed error
+	err = rc.Control(func(fd uintptr) { failed = fn(int(fd)) })
+	return errors.Join(err, failed)
 }
 
 // report joins the ask's groups as an IPv6 host does. That sends MLD reports;
