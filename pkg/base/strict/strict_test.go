@@ -174,3 +174,30 @@ func TestErrJoinsFaultsAndHints(t *testing.T) {
 		t.Errorf("three faults: %d, %s, %s", e.Code, e.Msg, e.Details)
 	}
 }
+
+func TestEachReaderSaysWhatItWants(t *testing.T) {
+	t.Parallel()
+	prefix, address := func(v strict.Value) { v.Prefix() }, func(v strict.Value) { v.Address() }
+	whole, span := func(v strict.Value) { v.Whole(1, 0, 9) }, func(v strict.Value) { v.Duration(0, 0, time.Hour) }
+	for _, c := range []struct {
+		value string
+		read  func(strict.Value)
+		want  string
+	}{
+		{`"10.0.0.0/33"`, prefix, `"10.0.0.0/33" is not a prefix such as 172.16.11.0/24`},
+		{`""`, prefix, `"" is not a prefix such as 172.16.11.0/24`},
+		{`"fe80::/64%eth0"`, prefix, `"fe80::/64%eth0" is not a prefix such as 172.16.11.0/24`},
+		{`"fd00::1/64"`, prefix, `fd00::1/64 has host bits set`},
+		{`"::ffff:10.0.0.0/104"`, prefix, `::ffff:10.0.0.0/104 is IPv4-mapped`},
+		{`"10.0.0.1/24"`, address, `"10.0.0.1/24" is not an address`},
+		{`"fd00::1%eth0"`, address, `fd00::1%eth0 has a zone or is IPv4-mapped`},
+		{`"::ffff:10.0.0.1"`, address, `::ffff:10.0.0.1 has a zone or is IPv4-mapped`},
+		{`1e3`, whole, `1e3 is not a whole number`},
+		{`-1`, whole, `-1 is not in 0 to 9`},
+		{`"4"`, span, `"4" is not a time`},
+		{`7`, span, `want a string, got a number`},
+		{`5`, func(v strict.Value) { v.List() }, `want a list, got a number`},
+	} {
+		same(t, read(t, `{"k": `+c.value+`}`, func(o *strict.Object) { c.read(o.At("k")) }), `"k": `+c.want)
+	}
+}

@@ -18,16 +18,12 @@ func TestFaultsOfHostLink(t *testing.T) {
 	t.Parallel()
 	link := func(routes string) string { return ofPool(one) + `, "hostLink": {"routes": ` + routes + `}` }
 	for _, b := range []bad{
-		{ofPool(one) + `, "hostLink": true`, cnierr.Decode, `"hostLink": want an object, got true or false`, ``},
 		{ofPool(one) + `, "hostLink": {}`, cnierr.BadConfig, `"hostLink.routes": missing`, `the CIDRs of the cluster's Services`},
 		{ofPool(one) + `, "hostLink": {"routes": [], "route": []}`, cnierr.BadConfig, `"hostLink.route": unknown key`, `did you mean "routes"?`},
 		{ofPool(one) + `, "hostlink": {}`, cnierr.BadConfig, `"hostlink": unknown key`, `did you mean "hostLink"?`},
 		{link(`"auto"`), cnierr.BadConfig, `"hostLink.routes": "auto" is not in a list`, `write {"routes": ["auto"]}`},
 		{link(`["auto", "10.96.0.0/12", "auto"]`), cnierr.BadConfig, `"hostLink.routes[2]": "auto" appears twice`, `keep one`},
 		{link(`["Auto"]`), cnierr.BadConfig, `"hostLink.routes[0]": "Auto" is not a prefix`, ``},
-		{link(`7`), cnierr.Decode, `"hostLink.routes": want a list, got a number`, ``},
-		{link(`[7]`), cnierr.Decode, `"hostLink.routes[0]": want a string, got a number`, ``},
-		{link(`["10.96.0.1/12"]`), cnierr.BadConfig, `"hostLink.routes[0]": 10.96.0.1/12 has host bits set`, `did you mean "10.96.0.0/12"?`},
 		{link(`["0.0.0.0/0"]`), cnierr.BadConfig, `"hostLink.routes[0]": 0.0.0.0/0 is the default route`, `through the gateway`},
 		{link(`["::/0"]`), cnierr.BadConfig, `"hostLink.routes[0]": ::/0 is the default route`, `through the gateway`},
 		{link(`["128.0.0.0/1"]`), cnierr.BadConfig, `"hostLink.routes[0]": 128.0.0.0/1 is wider than /8`, `only CIDRs of Services`},

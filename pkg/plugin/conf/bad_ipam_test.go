@@ -15,8 +15,6 @@ func TestFaultsOfThePool(t *testing.T) {
 	t.Parallel()
 	const asHere = `write "subnets": [{"subnet": `
 	for _, b := range []bad{
-		{`"ipam": []`, cnierr.Decode, `"ipam": want an object, got a list`, ``},
-		{`"ipam": {"type": 5}`, cnierr.Decode, `"ipam.type": want a string, got a number`, ``},
 		{`"ipam": {"type": "../evil"}`, cnierr.BadConfig, `"ipam.type": "../evil" is not the name of a plugin`, ``},
 		{`"ipam": {"type": "roce"}`, cnierr.BadConfig, `"ipam.type": "roce" is not an IPAM plugin`, `set ipam.type to "roce-ipam"`},
 		{`"ipam": {"type": "dhcp\n"}`, cnierr.BadConfig, `"ipam.type": "dhcp\n" is not`, ``},
@@ -27,20 +25,16 @@ func TestFaultsOfThePool(t *testing.T) {
 		{`"ipam": {"type": "", "subnets": []}`, cnierr.BadConfig, `"ipam.type": missing`, `set ipam.type to "roce-ipam"`},
 		{`"ipam": {"type": "roce-ipam"}`, cnierr.BadConfig, `"ipam.subnets": no subnet`, asHere},
 		{ofPool(`"subnets": []`), cnierr.BadConfig, `"ipam.subnets": no subnet`, asHere},
-		{ofPool(`"subnets": {"subnet": "10.0.0.0/24"}`), cnierr.Decode, `"ipam.subnets": want a list, got an object`, ``},
 		{ofPool(`"pool": "a/b", ` + one), cnierr.BadConfig, `"ipam.pool": "a/b" is not the name of a pool`, `1 to 63 letters`},
 		{ofPool(`"pool": "", ` + one), cnierr.BadConfig, `"ipam.pool": "" is not`, `1 to 63 letters`},
 		{ofPool(`"pool": "..", ` + one), cnierr.BadConfig, `"ipam.pool": ".." is not`, `1 to 63 letters`},
 		{ofPool(`"pool": "` + strings.Repeat("p", 64) + `", ` + one), cnierr.BadConfig, `"ipam.pool": "ppp`, `1 to 63 letters`},
-		{ofPool(`"quarantine": 120, ` + one), cnierr.Decode, `"ipam.quarantine": want a string, got a number`, `such as "2m0s"`},
 		{ofPool(`"quarantine": "-1s", ` + one), cnierr.BadConfig, `"ipam.quarantine": -1s is not in 0s to 24h0m0s`, ``},
 		{ofPool(`"quarantine": "25h", ` + one), cnierr.BadConfig, `"ipam.quarantine": 25h is not in`, ``},
 		{ofPool(`"quarantine": "two minutes", ` + one), cnierr.BadConfig, `"ipam.quarantine": "two minutes" is not a time`, `such as "2m0s"`},
 		{ofPool(`"quarantin": "1s", ` + one), cnierr.BadConfig, `"ipam.quarantin": unknown key`, `did you mean "quarantine"?`},
 		{ofPool(`"gateway": "10.0.0.1", ` + one), cnierr.BadConfig, `"ipam.gateway": has no effect without fromMaster`, asHere},
 		{ofPool(`"rangeStart": "10.0.0.1", ` + one), cnierr.BadConfig, `"ipam.rangeStart": unknown key`, asHere},
-		{ofPool(`"ranges": [[{"subnet": "10.0.0.0/24"}]], ` + one), cnierr.BadConfig, `"ipam.ranges": unknown key`, asHere},
-		{ofPool(`"range": "10.0.0.0/24", ` + one), cnierr.BadConfig, `"ipam.range": unknown key`, asHere},
 		{ofPool(`"addresses": [], ` + one), cnierr.BadConfig, `"ipam.addresses": unknown key`, `"capabilities": {"ips": true}`},
 		{ofPool(`"dataDir": "/x", ` + one), cnierr.BadConfig, `"ipam.dataDir": unknown key`, `stateDir`},
 		{ofPool(`"resolvConf": "/x", ` + one), cnierr.BadConfig, `"ipam.resolvConf": unknown key`, `top-level key dns`},
@@ -65,13 +59,7 @@ func TestFaultsOfASubnet(t *testing.T) {
 	const net = `"subnet": "172.16.11.0/24"`
 	for _, b := range []bad{
 		{`"gateway": "10.0.0.1"`, cnierr.BadConfig, `"ipam.subnets[0].subnet": missing`, ``},
-		{`"subnet": 5`, cnierr.Decode, `"ipam.subnets[0].subnet": want a string, got a number`, ``},
-		{`"subnet": ""`, cnierr.BadConfig, `"ipam.subnets[0].subnet": "" is not a prefix`, ``},
-		{`"subnet": "172.16.11.0/33"`, cnierr.BadConfig, `"172.16.11.0/33" is not a prefix`, ``},
 		{`"subnet": "172.16.11.7/24"`, cnierr.BadConfig, `172.16.11.7/24 has host bits set`, `did you mean "172.16.11.0/24"?`},
-		{`"subnet": "fd00::1/64"`, cnierr.BadConfig, `fd00::1/64 has host bits set`, `did you mean "fd00::/64"?`},
-		{`"subnet": "::ffff:172.16.11.0/120"`, cnierr.BadConfig, `is IPv4-mapped`, `as IPv4`},
-		{`"subnet": "fe80::/64%eth0"`, cnierr.BadConfig, `is not a prefix`, ``},
 		{`"subnet": "0.0.0.0/0"`, cnierr.BadConfig, `"ipam.subnets[0].subnet": 0.0.0.0/0 has`, `ordinary unicast`},
 		{`"subnet": "0.1.0.0/16"`, cnierr.BadConfig, `0.1.0.0/16 has`, `ordinary unicast`},
 		{`"subnet": "127.1.0.0/16"`, cnierr.BadConfig, `a loopback address`, `ordinary unicast`},
@@ -92,16 +80,12 @@ func TestFaultsOfASubnet(t *testing.T) {
 		{net + `, "gateway": "172.16.11.255"`, cnierr.BadConfig, `172.16.11.255 is the broadcast address`, ``},
 		{`"subnet": "fd00::/64", "gateway": "fd00::"`, cnierr.BadConfig, `fd00:: is the subnet-router anycast address`, ``},
 		{`"subnet": "fd00::/64", "gateway": "fd00::1%eth0"`, cnierr.BadConfig, `has a zone`, `without zone`},
-		{net + `, "gateway": "::ffff:172.16.11.1"`, cnierr.BadConfig, `is IPv4-mapped`, `as IPv4`},
 		{net + `, "gateway": "172.16.11.254/24"`, cnierr.BadConfig, `"172.16.11.254/24" is not an address`, ``},
-		{net + `, "gateway": ""`, cnierr.BadConfig, `"ipam.subnets[0].gateway": "" is not an address`, ``},
-		{net + `, "ranges": "172.16.11.1-172.16.11.9"`, cnierr.Decode, `"ipam.subnets[0].ranges": want a list, got a string`, ``},
 		{net + `, "ranges": [ ]`, cnierr.BadConfig, `"ipam.subnets[0].ranges": the list is empty`, `remove the key`},
 		{net + `, "ranges": [{"rangeStart": "172.16.11.1"}]`, cnierr.Decode, `"ipam.subnets[0].ranges[0]": want a string, got an object`, `write a range as a string`},
 		{net + `, "ranges": ["172.16.11.1-"]`, cnierr.BadConfig, `"172.16.11.1-" is not a range`, `first-last`},
 		{net + `, "ranges": ["172.16.11.9-172.16.11.1"]`, cnierr.BadConfig, `ends before it starts`, `first-last`},
 		{net + `, "ranges": ["172.16.11.9-fd00::1"]`, cnierr.BadConfig, `mixes address families`, `first-last`},
-		{net + `, "ranges": ["172.16.11.9/24"]`, cnierr.BadConfig, `172.16.11.9/24 has host bits set`, `did you mean "172.16.11.0/24"?`},
 		{net + `, "ranges": ["172.16.11.9-172.16.12.1"]`, cnierr.BadConfig, `"ipam.subnets[0].ranges[0]": 172.16.11.9-172.16.12.1 is not inside 172.16.11.0/24`, `write addresses of 172.16.11.0/24, or remove it`},
 		{net + `, "ranges": ["172.16.0.0/16"]`, cnierr.BadConfig, `is not inside 172.16.11.0/24`, `write addresses of 172.16.11.0/24`},
 		{net + `, "ranges": ["172.16.11.1-172.16.11.9", "172.16.11.9"]`, cnierr.BadConfig, `"ipam.subnets[0].ranges": 172.16.11.9 overlaps 172.16.11.1-172.16.11.9`, ``},
@@ -128,22 +112,15 @@ func TestWhatRefersToAFaultySubnetIsNoFault(t *testing.T) {
 func TestFaultsOfIPAMRoutes(t *testing.T) {
 	t.Parallel()
 	for _, b := range []bad{
-		{`{"dst": "10.0.0.0/8"}`, cnierr.Decode, `"ipam.routes": want a list, got an object`, ``},
-		{`["10.0.0.0/8"]`, cnierr.Decode, `"ipam.routes[0]": want an object, got a string`, ``},
 		{`[{"gw": "172.16.11.1"}]`, cnierr.BadConfig, `"ipam.routes[0].dst": missing`, ``},
-		{`[{"dst": "default"}]`, cnierr.BadConfig, `"ipam.routes[0].dst": "default" is not a prefix`, ``},
-		{`[{"dst": "10.0.0.1/8"}]`, cnierr.BadConfig, `10.0.0.1/8 has host bits set`, `did you mean "10.0.0.0/8"?`},
 		{`[{"dst": "::/0"}]`, cnierr.BadConfig, `"ipam.routes[0].dst": ::/0: no subnet has this address family`, `add a subnet`},
 		{`[{"dst": "0.0.0.0/0", "gw": "10.9.9.9"}]`, cnierr.BadConfig, `"ipam.routes[0].gw": 10.9.9.9 is in none of the pool's subnets`, `ipam.subnets`},
 		{`[{"dst": "0.0.0.0/0", "gw": "172.16.11.255"}]`, cnierr.BadConfig, `172.16.11.255 is the broadcast address`, ``},
-		{`[{"dst": "0.0.0.0/0", "gw": "x"}]`, cnierr.BadConfig, `"ipam.routes[0].gw": "x" is not an address`, ``},
 		{`[{"dst": "0.0.0.0/0", "gw": "172.16.11.1", "scope": 253}]`, cnierr.BadConfig, `cannot have scope 253`, `remove gw or scope`},
 		{`[{"dst": "0.0.0.0/0", "scope": 255}]`, cnierr.BadConfig, `"ipam.routes[0].scope": 255 is not in 0 to 254`, ``},
-		{`[{"dst": "0.0.0.0/0", "scope": "link"}]`, cnierr.Decode, `"ipam.routes[0].scope": want a number, got a string`, `without quotes`},
 		{`[{"dst": "0.0.0.0/0", "table": 0}]`, cnierr.BadConfig, `"ipam.routes[0].table": 0 is not in 1 to 4294967295`, ``},
 		{`[{"dst": "0.0.0.0/0", "table": 255}]`, cnierr.BadConfig, `255 is the kernel's table of local addresses`, `remove the key`},
 		{`[{"dst": "0.0.0.0/0", "mtu": -1}]`, cnierr.BadConfig, `"ipam.routes[0].mtu": -1 is not in`, ``},
-		{`[{"dst": "0.0.0.0/0", "advmss": 1.5}]`, cnierr.BadConfig, `"ipam.routes[0].advmss": 1.5 is not a whole number`, ``},
 		{`[{"dst": "0.0.0.0/0", "priority": -1}]`, cnierr.BadConfig, `"ipam.routes[0].priority": -1 is not in`, ``},
 		{`[{"dst": "0.0.0.0/0", "via": "172.16.11.1"}]`, cnierr.BadConfig, `"ipam.routes[0].via": unknown key`, `did you mean "gw"?`},
 		{`[{"dst": "0.0.0.0/0", "metric": 1}]`, cnierr.BadConfig, `"ipam.routes[0].metric": unknown key`, `did you mean "priority"?`},
@@ -162,10 +139,7 @@ func TestFaultsOfRequestedAddresses(t *testing.T) {
 	t.Parallel()
 	const p = `"ipam": {"type": "roce-ipam", "subnets": [{"subnet": "172.16.11.0/24", "exclude": ["172.16.11.7"], "gateway": "172.16.11.254"}]}, `
 	for _, b := range []bad{
-		{`"runtimeConfig": {"ips": "172.16.11.5"}`, cnierr.Decode, `"runtimeConfig.ips": want a list, got a string`, ``},
-		{`"runtimeConfig": {"ips": [5]}`, cnierr.Decode, `"runtimeConfig.ips[0]": want a string, got a number`, ``},
 		{`"runtimeConfig": {"ips": ["172.16.11"]}`, cnierr.BadConfig, `"runtimeConfig.ips[0]": "172.16.11" is not an address`, `write 172.16.11.5`},
-		{`"runtimeConfig": {"ips": ["172.16.11.5/33"]}`, cnierr.BadConfig, `"172.16.11.5/33" is not an address`, `write 172.16.11.5`},
 		{`"runtimeConfig": {"ips": ["::ffff:172.16.11.5"]}`, cnierr.BadConfig, `"::ffff:172.16.11.5" is not an address`, `write 172.16.11.5`},
 		{`"runtimeConfig": {"ips": ["10.0.0.5"]}`, cnierr.BadConfig, `"runtimeConfig.ips[0]": 10.0.0.5 is in none of the pool's subnets`, `ipam.subnets`},
 		{`"runtimeConfig": {"ips": ["172.16.11.5/16"]}`, cnierr.BadConfig, `172.16.11.5/16: the length of 172.16.11.0/24 is 24`, `write the address without length`},
@@ -174,7 +148,6 @@ func TestFaultsOfRequestedAddresses(t *testing.T) {
 		{`"runtimeConfig": {"ips": ["172.16.11.7"]}`, cnierr.BadConfig, `172.16.11.7 is an excluded address of`, `another address`},
 		{`"runtimeConfig": {"ips": ["172.16.11.5", "172.16.11.6"]}`, cnierr.BadConfig, `"runtimeConfig.ips[1]": 172.16.11.6: 172.16.11.5 of 172.16.11.0/24 is requested, too`, `one address of each`},
 		{`"runtimeConfig": {"ips": ["172.16.11.5"]}, "args": {"cni": {"ips": ["172.16.11.6/24"]}}`, cnierr.BadConfig, `"args.cni.ips[0]": 172.16.11.6: 172.16.11.5 of`, `one address of each`},
-		{`"args": {"cni": "x"}`, cnierr.Decode, `"args.cni": want an object, got a string`, ``},
 	} {
 		_, err := conf.Parse(input(p + b.in))
 		b.check(t, err)

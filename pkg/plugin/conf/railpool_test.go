@@ -50,23 +50,18 @@ func TestFaultsOfARailPool(t *testing.T) {
 	t.Parallel()
 	const rp = `"railPool": "compute"`
 	for _, b := range []bad{
-		{ofPool(`"railPool": 7`), cnierr.Decode, `"ipam.railPool": want a string, got a number`, ``},
 		{ofPool(`"railPool": ""`), cnierr.BadConfig, `"ipam.railPool": "" is not the name of a RailPool`, `kubectl get railpools`},
 		{ofPool(`"railPool": "Compute"`), cnierr.BadConfig, `"ipam.railPool": "Compute" is not the name`, `kubectl get railpools`},
 		{ofPool(`"railPool": "../compute"`), cnierr.BadConfig, `"ipam.railPool": "../compute" is not`, `kubectl get railpools`},
 		{ofPool(`"railPool": "a.b"`), cnierr.BadConfig, `"ipam.railPool": "a.b" is not`, `kubectl get railpools`},
 		{ofPool(`"railPool": "` + strings.Repeat("r", 41) + `"`), cnierr.BadConfig, `"ipam.railPool": "rrr`, `kubectl get railpools`},
-		{ofPool(`"railpool": "compute", ` + one), cnierr.BadConfig, `"ipam.railpool": unknown key`, `did you mean "railPool"?`},
 		{ofPool(rp + `, ` + one), cnierr.BadConfig, `"ipam.subnets": ipam.railPool already defines the subnets`, `keep one of the two`},
 		{ofPool(rp + `, "pool": "compute"`), cnierr.BadConfig, `"ipam.pool": the RailPool defines it`, `networks that name one RailPool share its leases`},
 		{ofPool(rp + `, "quarantine": "120s"`), cnierr.BadConfig, `"ipam.quarantine": the RailPool defines it`, `spec.quarantine`},
 		{ofPool(rp + `, "gateway": "last"`), cnierr.BadConfig, `"ipam.gateway": has no effect without fromMaster`, `"fromMaster": true`},
 		{ofPool(rp + `, "derive": {"base": 1, "perHost": 1}`), cnierr.BadConfig, `"ipam.derive": has no effect without fromMaster`, `"fromMaster": true`},
-		{ofPool(rp + `, "rail": -1`), cnierr.BadConfig, `"ipam.rail": -1 is not in 0 to 31`, ``},
 		{ofPool(rp + `, "rail": 32`), cnierr.BadConfig, `"ipam.rail": 32 is not in 0 to 31`, ``},
-		{ofPool(rp + `, "rail": "2"`), cnierr.Decode, `"ipam.rail": want a number, got a string`, `without quotes`},
 		{ofPool(`"rail": 2, ` + one), cnierr.BadConfig, `"ipam.rail": has no effect without railPool`, `"railPool": "compute"`},
-		{ofPool(rp + `, "routes": [{"dst": "10.0.0.1/8"}]`), cnierr.BadConfig, `10.0.0.1/8 has host bits set`, `did you mean`},
 	} {
 		for _, parse := range []func(conf.Input) (conf.Request, error){conf.Parse, conf.ParseIPAM} {
 			_, err := parse(input(b.in))

@@ -12,41 +12,27 @@ import (
 	"time"
 
 	"github.com/roce-cni/roce-cni/pkg/base/cnierr"
-	"github.com/roce-cni/roce-cni/pkg/plugin/conf"
 )
 
 // guarded returns a store in which a program has the guard of a container that no
 // process works on any more, and what ends that program.
 func guarded(t *testing.T) (s Store, end func()) {
 	t.Helper()
-	s = Store{Dir: filepath.Join(t.TempDir(), "state"), BootID: "boot"}
+	s = saved(t) // without a record the folder would go
 	release, err := s.Lock(t.Context(), "c1")
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := s.Save(Record{Attachment: conf.Attachment{ContainerID: "c1", IfName: "net1"}}); err != nil { // or the folder would go
-		t.Fatal(err)
-	}
+	must(t, err)
 	guard, err := s.Guard("c1")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	cmd := exec.Command("cat")
 	cmd.ExtraFiles = []*os.File{guard}
 	in, err := cmd.StdinPipe()
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := cmd.Start(); err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
+	must(t, cmd.Start())
 	end = func() {
 		_ = in.Close()
 		_ = cmd.Wait()
 	}
-	if err := guard.Close(); err != nil {
-		t.Fatal(err)
-	}
+	must(t, guard.Close())
 	release()
 	return s, end
 }
@@ -84,8 +70,7 @@ func TestGuardDoesNotKeepALockForEver(t *testing.T) {
 
 func TestGuardNeedsTheLock(t *testing.T) {
 	t.Parallel()
-	s := Store{Dir: filepath.Join(t.TempDir(), "state"), BootID: "boot"}
-	if _, err := s.Guard("c1"); err == nil || cnierr.CodeOf(err) != cnierr.IO {
+	if _, err := empty(t).Guard("c1"); err == nil || cnierr.CodeOf(err) != cnierr.IO {
 		t.Errorf("got %v, want code %d", err, cnierr.IO)
 	}
 }

@@ -8,6 +8,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io/fs"
 	"net/netip"
 	"os"
 	"path/filepath"
@@ -23,6 +24,7 @@ import (
 
 	"github.com/roce-cni/roce-cni/pkg/base/cnierr"
 	"github.com/roce-cni/roce-cni/pkg/base/netns"
+	"github.com/roce-cni/roce-cni/pkg/base/trusted"
 	"github.com/roce-cni/roce-cni/pkg/plugin/conf"
 	"github.com/roce-cni/roce-cni/pkg/plugin/plan"
 )
@@ -56,77 +58,108 @@ func example() Record {
 	}
 }
 
-// locked runs fn with the lock of the example's container held.
-func locked(t *testing.T, s Store, fn func()) {
+// c1 is the attachment of the example.
+var c1 = conf.Attachment{ContainerID: "c1", IfName: "net1"}
+
+// must is for what a test needs and does not test.
+func must(t *testing.T, err error) {
 	t.Helper()
-	release, err := s.Lock(context.Background(), "c1")
 	if err != nil {
 		t.Fatal(err)
 	}
+}
+
+// locked runs fn with the lock of the example's container held.
+func locked(t *testing.T, s Store, fn func()) {
+	t.Helper()
+	release, err := s.Lock(t.Context(), "c1")
+	must(t, err)
 	fn()
 	release()
 }
 
-func TestSavedRecordLoadsAsItWas(t *testing.T) {
-	t.Parallel()
-	s := Store{Dir: t.TempDir(), BootID: "boot-1"}
-	want := example()
-	locked(t, s, func() {
-		if err := s.Save(want); err != nil {
-			t.Fatal(err)
-		}
-	})
-	got, err := s.Load(conf.Attachment{ContainerID: "c1", IfName: "net1"})
-	if err != nil {
-		t.Fatal(err)
-	}
-	if diff := cmp.Diff(want, got, comparable); diff != "" {
-		t.Errorf("record changed on disk (-want +got):\n%s", diff)
-	}
-	keys, err := s.List()
-	if err != nil || !cmp.Equal(keys, []conf.Attachment{{ContainerID: "c1", IfName: "net1"}}) {
-		t.Errorf("List() = %v, %v", keys, err)
-	}
+// empty returns a store without records, saved one with the example.
+func empty(t *testing.T) Store { return Store{Dir: t.TempDir(), BootID: "boot-1"} }
+
+func saved(t *testing.T) Store {
+	t.Helper()
+	s := empty(t)
+	locked(t, s, func() { must(t, s.Save(example())) })
+	return s
 }
 
-func TestRecordOfAnotherBootHasNothingToUndo(t *testing.T) {
+// plant writes a file of the store, with the folder of its container.
+func plant(t *testing.T, path, content string) {
+	t.Helper()
+	must(t, os.MkdirAll(filepath.Dir(path), 0o700))
+	must(t, os.WriteFile(path, []byte(content), 0o600))
+}
+
+// behind makes a link in the store to a file that is not of the store, which must
+// stay as it is.
+func behind(t *testing.T, link string) {
+	t.Helper()
+	legit := filepath.Join(t.TempDir(), "legit")
+	plant(t, legit, "legit")
+	must(t, os.MkdirAll(filepath.Dir(link), 0o700))
+	must(t, os.Symlink(legit, link))
+	t.Cleanup(func() {
+		if b, err := os.ReadFile(legit); err != nil || string(b) != "legit" {
+			t.Errorf("behind the link: %q, %v", b, err)
+		}
+	})
+}
+
+func TestSavedRecordLoadsAsItWas(t *testing.T) {
 	t.Parallel()
-	s := Store{Dir: t.TempDir(), BootID: "boot-1"}
+	s := saved(t)
+	plant(t, filepath.Join(s.root(), "a-file"), "") // is no container
+	got, err := s.Load(c1)
+	must(t, err)
+	if diff := cmp.Diff(example(), got, comparable); diff != "" {
+		t.Errorf("record changed on disk (-want +got):\n%s", diff)
+	}
+	if keys, err := s.List(); err != nil || !cmp.Equal(keys, []conf.Attachment{c1}) {
+		t.Errorf("List() = %v, %v", keys, err)
+	}
 	locked(t, s, func() {
-		if err := s.Save(example()); err != nil {
-			t.Fatal(err)
+		if busy, err := s.Busy(); err != nil || !cmp.Equal(busy, []conf.ContainerID{"c1"}) {
+			t.Errorf("Busy() = %v, %v", busy, err)
 		}
 	})
 	s.BootID = "boot-2"
-	got, err := s.Load(conf.Attachment{ContainerID: "c1", IfName: "net1"})
+	got, err = s.Load(c1)
 	if err != nil || len(got.Plan.Ops) != 0 || got.Committed {
-		t.Errorf("Load() = %d operations, committed %v, %v; want none", len(got.Plan.Ops), got.Committed, err)
+		t.Errorf("in another boot there are %d operations, committed %v, %v; want none", len(got.Plan.Ops), got.Committed, err)
 	}
 }
 
 func TestUnreadableRecordIsNeverGuessedAt(t *testing.T) {
 	t.Parallel()
-	for name, content := range map[string]string{
+	s := saved(t)
+	for name, content := range map[conf.LinkName]string{
 		"empty":             "",
 		"torn":              `{"version":3,"bootID":"boot-1","plan":{"ops":[{"op":"mac`,
 		"older format":      `{"version":2,"bootID":"boot-1"}`,
 		"unknown operation": `{"version":3,"bootID":"boot-1","plan":{"ops":[{"op":"teleport","place":"pod","args":{}}]}}`,
 		"unknown place":     `{"version":3,"bootID":"boot-1","plan":{"ops":[{"op":"up","place":"moon","args":{}}]}}`,
+		"too long":          strings.Repeat("x", trusted.MaxSize+1),
 	} {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			s := Store{Dir: t.TempDir(), BootID: "boot-1"}
-			path := s.path(conf.Attachment{ContainerID: "c1", IfName: "net1"})
-			if err := os.MkdirAll(filepath.Dir(path), 0o700); err != nil {
-				t.Fatal(err)
-			}
-			if err := os.WriteFile(path, []byte(content), 0o600); err != nil {
-				t.Fatal(err)
-			}
-			if _, err := s.Load(conf.Attachment{ContainerID: "c1", IfName: "net1"}); err == nil || cnierr.CodeOf(err) != cnierr.Unreadable {
-				t.Errorf("Load() error = %v, want code %d", err, cnierr.Unreadable)
-			}
-		})
+		plant(t, s.path(conf.Attachment{ContainerID: "c1", IfName: name}), content)
+	}
+	behind(t, s.path(conf.Attachment{ContainerID: "c1", IfName: "link"}))
+	for _, at := range []conf.Attachment{{ContainerID: "c1", IfName: "of net1"}, {ContainerID: "c2", IfName: "net1"}} {
+		must(t, os.MkdirAll(s.folder(at.ContainerID), 0o700))
+		must(t, os.Link(s.path(c1), s.path(at)))
+	}
+	keys, err := s.List()
+	if err != nil || len(keys) != 10 {
+		t.Fatalf("%v, %v", keys, err)
+	}
+	for _, at := range keys {
+		if rec, err := s.Load(at); at != c1 && (cnierr.CodeOf(err) != cnierr.Unreadable || len(rec.Plan.Ops) > 0) {
+			t.Errorf("%v: %v, want code %d: DEL would not come to an end", at, err, cnierr.Unreadable)
+		}
 	}
 }
 
@@ -142,65 +175,78 @@ func TestARecordOfANewerFormatNamesTheRemedy(t *testing.T) {
 
 func TestNothingRemainsOfADeletedContainer(t *testing.T) {
 	t.Parallel()
-	s := Store{Dir: t.TempDir(), BootID: "boot-1"}
-	locked(t, s, func() {
-		if err := s.Save(example()); err != nil {
-			t.Fatal(err)
+	s := saved(t)
+	for path, want := range map[string]fs.FileMode{s.path(c1): 0o600, s.folder("c1"): fs.ModeDir | 0o700} {
+		if fi, err := os.Stat(path); err != nil || fi.Mode() != want {
+			t.Errorf("%s: %v, mode %v, want %v", path, err, fi.Mode(), want)
 		}
-	})
-	if fi, err := os.Stat(s.path(conf.Attachment{ContainerID: "c1", IfName: "net1"})); err != nil || fi.Mode().Perm() != 0o600 {
-		t.Errorf("record: %v, mode %v; want 0600", err, fi.Mode())
-	}
-	if fi, err := os.Stat(s.folder("c1")); err != nil || fi.Mode().Perm() != 0o700 {
-		t.Errorf("folder: %v, mode %v; want 0700", err, fi.Mode())
 	}
 	locked(t, s, func() {
 		for range 2 { // a second DEL finds nothing and succeeds
-			if err := s.Delete(conf.Attachment{ContainerID: "c1", IfName: "net1"}); err != nil {
-				t.Fatal(err)
-			}
+			must(t, s.Delete(c1))
 		}
 	})
-	if _, err := s.Load(conf.Attachment{ContainerID: "c1", IfName: "net1"}); !errors.Is(err, ErrNotExist) {
+	if _, err := s.Load(c1); !errors.Is(err, ErrNotExist) {
 		t.Errorf("Load() error = %v, want ErrNotExist", err)
 	}
-	entries, err := os.ReadDir(s.root())
-	if err != nil || len(entries) != 0 {
+	if entries, err := os.ReadDir(s.root()); err != nil || len(entries) != 0 {
 		t.Errorf("%v left in %s, %v", entries, s.root(), err)
 	}
 }
 
-func TestWhatIsNoFolderOfAContainerIsPassedOver(t *testing.T) {
+func TestLockGivesUp(t *testing.T) {
 	t.Parallel()
-	s := Store{Dir: t.TempDir(), BootID: "boot-1"}
+	s := empty(t)
 	locked(t, s, func() {
-		if err := s.Save(example()); err != nil {
-			t.Fatal(err)
-		}
-		if err := os.WriteFile(filepath.Join(s.root(), "a-file"), nil, 0o600); err != nil {
-			t.Fatal(err)
-		}
-		keys, err := s.List()
-		if err != nil || !cmp.Equal(keys, []conf.Attachment{{ContainerID: "c1", IfName: "net1"}}) {
-			t.Errorf("List() = %v, %v", keys, err)
-		}
-		busy, err := s.Busy()
-		if err != nil || !cmp.Equal(busy, []conf.ContainerID{"c1"}) {
-			t.Errorf("Busy() = %v, %v", busy, err)
-		}
-	})
-}
-
-func TestLockGivesUpWhenItsContextIsOver(t *testing.T) {
-	t.Parallel()
-	s := Store{Dir: t.TempDir(), BootID: "boot-1"}
-	locked(t, s, func() {
-		ctx, cancel := context.WithTimeout(context.Background(), 20*time.Millisecond)
+		ctx, cancel := context.WithTimeout(t.Context(), 20*time.Millisecond)
 		defer cancel()
 		if _, err := s.Lock(ctx, "c1"); err == nil || cnierr.CodeOf(err) != cnierr.TryAgain {
-			t.Errorf("Lock() error = %v, want code %d", err, cnierr.TryAgain)
+			t.Errorf("when its context is over: %v, want code %d", err, cnierr.TryAgain)
 		}
 	})
+	s.Dir = filepath.Join(s.Dir, "file")
+	plant(t, s.Dir, "")
+	if _, err := s.Lock(t.Context(), "c1"); err == nil || cnierr.CodeOf(err) != cnierr.IO {
+		t.Errorf("where no folder can be: %v, want code %d", err, cnierr.IO)
+	}
+}
+
+func TestASaveThatFailsKeepsTheRecordOfBefore(t *testing.T) {
+	t.Parallel()
+	s := saved(t)
+	for _, change := range []func(r *Record){
+		func(r *Record) { r.Netns = strings.Repeat("x", trusted.MaxSize) },
+		func(r *Record) { r.Config = []byte(`{"note":"` + strings.Repeat("<", trusted.MaxSize/4) + `"}`) }, // JSON escapes it
+	} {
+		changed := example()
+		change(&changed)
+		changed.Network = "other"
+		if err := s.Save(changed); cnierr.CodeOf(err) != cnierr.BadConfig {
+			t.Errorf("Save: %v, want code %d", err, cnierr.BadConfig)
+		}
+		if got, err := s.Load(c1); err != nil || got.Network != "rail" || len(got.Plan.Ops) == 0 {
+			t.Errorf("Load() = network %q, %d operations, %v; want the record of before", got.Network, len(got.Plan.Ops), err)
+		}
+	}
+}
+
+func TestNoLinkIsFollowed(t *testing.T) {
+	t.Parallel()
+	s := empty(t)
+	behind(t, s.path(c1))
+	behind(t, filepath.Join(s.folder("c2"), lockName))
+	if _, err := s.Load(c1); err == nil {
+		t.Error("Load through a link: no error")
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	if _, err := s.Lock(ctx, "c2"); err == nil || ctx.Err() != nil {
+		t.Errorf("Lock of a link: %v", err)
+	}
+	locked(t, s, func() { must(t, s.Save(example())) })
+	if _, err := s.Load(c1); err != nil {
+		t.Error(err)
+	}
 }
 
 // FuzzRecord checks that no file content makes decoding panic, and that what is
@@ -278,69 +324,33 @@ func TestOneHolderAtATimeThoughTheLockFileComesAndGoes(t *testing.T) {
 	}
 }
 
-func TestUnusableFolderIsAnIOError(t *testing.T) {
-	t.Parallel()
-	file := filepath.Join(t.TempDir(), "file")
-	if err := os.WriteFile(file, nil, 0o600); err != nil {
-		t.Fatal(err)
-	}
-	s := Store{Dir: file, BootID: "boot-1"}
-	if _, err := s.Lock(context.Background(), "c1"); err == nil || cnierr.CodeOf(err) != cnierr.IO {
-		t.Errorf("Lock() error = %v, want code %d", err, cnierr.IO)
-	}
-}
-
 func TestUnlockRemovesTornRecordsBesideWholeOnes(t *testing.T) {
 	t.Parallel()
-	s := Store{Dir: t.TempDir(), BootID: "boot-1"}
+	s := saved(t)
 	locked(t, s, func() {
-		r := example()
-		if err := s.Save(r); err != nil {
-			t.Fatal(err)
-		}
-		r.IfName = "net9"
-		if err := os.WriteFile(s.path(r.Attachment)+".new-0123456789abcdef", []byte("{"), 0o600); err != nil {
-			t.Fatal(err)
-		}
+		plant(t, s.path(conf.Attachment{ContainerID: "c1", IfName: "net9"})+".new-0123456789abcdef", "{")
 	})
-	entries, err := os.ReadDir(s.folder(example().ContainerID))
+	entries, err := os.ReadDir(s.folder("c1"))
 	var names []string
 	for _, e := range entries {
 		names = append(names, e.Name())
 	}
-	if want := []string{lockName, filepath.Base(s.path(example().Attachment))}; err != nil || !cmp.Equal(names, want) {
+	if want := []string{lockName, "net1.json"}; err != nil || !cmp.Equal(names, want) {
 		t.Errorf("the folder has %q, %v: want %q", names, err, want)
 	}
 }
 
 func TestSweepRemovesWhatWasLeftBeforeARecordWasWritten(t *testing.T) {
 	t.Parallel()
-	s := Store{Dir: t.TempDir(), BootID: "boot-1"}
+	s := saved(t)
 	for _, id := range []conf.ContainerID{"killed", "torn", "busy"} {
-		if err := os.MkdirAll(s.folder(id), 0o700); err != nil {
-			t.Fatal(err)
-		}
-		if err := os.WriteFile(filepath.Join(s.folder(id), lockName), nil, 0o600); err != nil {
-			t.Fatal(err)
-		}
+		plant(t, filepath.Join(s.folder(id), lockName), "")
 	}
-	if err := os.WriteFile(s.path(conf.Attachment{ContainerID: "torn", IfName: "net1"})+".new-0123456789abcdef", []byte("{"), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	plant(t, s.path(conf.Attachment{ContainerID: "torn", IfName: "net1"})+".new-0123456789abcdef", "{")
 	busy, err := s.Lock(t.Context(), "busy")
-	if err != nil {
-		t.Fatal(err)
-	}
-	locked(t, s, func() {
-		if err := s.Save(example()); err != nil {
-			t.Fatal(err)
-		}
-	})
-	if err := s.Sweep(t.Context()); err != nil {
-		t.Fatal(err)
-	}
-	got, err := s.containers()
-	if err != nil || !cmp.Equal(got, []conf.ContainerID{"busy", "c1"}) {
+	must(t, err)
+	must(t, s.Sweep(t.Context()))
+	if got, err := s.containers(); err != nil || !cmp.Equal(got, []conf.ContainerID{"busy", "c1"}) {
 		t.Errorf("left are %q, %v: want the one at work and the one with a record", got, err)
 	}
 	busy()
@@ -351,39 +361,21 @@ func TestSweepRemovesWhatWasLeftBeforeARecordWasWritten(t *testing.T) {
 
 func TestAllSkipsWhatIsGoneAndNamesWhatCannotBeRead(t *testing.T) {
 	t.Parallel()
-	s := Store{Dir: t.TempDir(), BootID: "boot-1"}
-	locked(t, s, func() {
-		for _, ifName := range []conf.LinkName{"net1", "net2", "net3"} {
-			r := example()
-			r.IfName = ifName
-			if err := s.Save(r); err != nil {
-				t.Fatal(err)
-			}
-		}
-	})
-	if err := os.WriteFile(s.path(conf.Attachment{ContainerID: "c1", IfName: "net3"}), []byte("{"), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	s := saved(t)
+	gone := example()
+	gone.IfName = "net2"
+	locked(t, s, func() { must(t, s.Save(gone)) })
+	plant(t, s.path(conf.Attachment{ContainerID: "c1", IfName: "net3"}), "{")
 	var got []string
 	for r, err := range s.All() {
-		code := cnierr.Code(0)
-		if err != nil {
-			code = cnierr.CodeOf(err)
-		}
-		got = append(got, fmt.Sprint(r.ContainerID, "/", r.IfName, " ", uint(code)))
-		if err := s.Delete(conf.Attachment{ContainerID: "c1", IfName: "net2"}); err != nil {
-			t.Fatal(err)
-		}
+		got = append(got, fmt.Sprint(r.ContainerID, "/", r.IfName, " ", err == nil || cnierr.CodeOf(err) != cnierr.Unreadable))
+		must(t, s.Delete(gone.Attachment))
 	}
-	if want := []string{"c1/net1 0", fmt.Sprint("c1/net3 ", cnierr.Unreadable)}; !slices.Equal(got, want) {
+	if want := []string{"c1/net1 true", "c1/net3 false"}; !slices.Equal(got, want) {
 		t.Errorf("got %q, want %q", got, want)
 	}
-	if err := os.RemoveAll(s.root()); err != nil {
-		t.Fatal(err)
-	}
-	if err := os.WriteFile(s.root(), nil, 0o600); err != nil {
-		t.Fatal(err)
-	}
+	must(t, os.RemoveAll(s.root()))
+	plant(t, s.root(), "")
 	for r, err := range s.All() {
 		if r.Attachment != (conf.Attachment{}) || err == nil {
 			t.Errorf("no folder: got %v, %v", r.Attachment, err)
