@@ -71,7 +71,6 @@ func Of(p netip.Prefix) Range {
 	return Range{p.Masked().Addr(), last(p)}
 }
 
-// last returns the highest address of p.
 func last(p netip.Prefix) netip.Addr {
 	b := p.Addr().AsSlice()
 	for i := p.Bits(); i < len(b)*8; i++ {

@@ -53,8 +53,6 @@ func (f *Faults) Add(code cnierr.Code, subject, hint, format string, args ...any
 	f.list = append(f.list, cnierr.New(code, "", clip(subject, 2*maxQuoted), hint, format, short...))
 }
 
-// shorter returns the beginning of a long text. Of a list of texts it returns
-// the first ones.
 func shorter(arg any, most int) any {
 	switch a := arg.(type) {
 	case string:
@@ -78,7 +76,6 @@ func clip(s string, most int) string {
 	return strings.ToValidUTF8(s[:most], "") + "…"
 }
 
-// full says whether further faults are only counted.
 func (f *Faults) full() bool { return len(f.list) >= maxFaults }
 
 // Len returns the number of faults so far.
@@ -124,7 +121,6 @@ func (f *Faults) Err(op, subject string) error {
 	}
 }
 
-// advice returns a fault's hint, with its subject if there are other faults.
 func (f *Faults) advice(e *cnierr.Error) string {
 	if len(f.list) == 1 {
 		return e.Hint
@@ -154,7 +150,6 @@ func Resembles(word, known string) bool {
 	return len(word)-len(known) <= most && distance(strings.ToLower(word), strings.ToLower(known)) <= most
 }
 
-// tolerance returns the greatest distance of a near miss.
 func tolerance(word string) int { return max(1, len(word)/3) }
 
 // distance returns how many changes turn a into b (optimal string alignment). A

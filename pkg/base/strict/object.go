@@ -93,7 +93,6 @@ func (v Value) ObjectOr(key string) *Object {
 	}
 }
 
-// read reads one member.
 func (o *Object) read(d *json.Decoder) error {
 	token, err := d.Token()
 	if err != nil {

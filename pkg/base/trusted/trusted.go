@@ -93,7 +93,6 @@ func Append(path string) (*os.File, error) {
 	return open(path, unix.O_WRONLY|unix.O_APPEND|unix.O_CREAT, 0o600, 0o700)
 }
 
-// careful is how everything is opened.
 const careful = unix.O_CLOEXEC | unix.O_NOFOLLOW | unix.O_NONBLOCK | unix.O_NOCTTY
 
 // open opens a regular file in a folder that root alone can write. It makes the
@@ -164,18 +163,15 @@ func ReadBelow(folder, name string) ([]byte, error) {
 	return readFrom(path, func() (int, error) { return unix.Openat2(fd, name, &how) })
 }
 
-func readFrom(path string, open func() (int, error)) ([]byte, error) {
-	b, err := readInside(open)
-	if err != nil {
-		return nil, &fs.PathError{Op: "read", Path: path, Err: err}
-	}
-	return b, nil
-}
-
 // usual is more than what most files of a state folder have.
 const usual = 16 << 10
 
-func readInside(open func() (int, error)) ([]byte, error) {
+func readFrom(path string, open func() (int, error)) (b []byte, err error) {
+	defer func() {
+		if err != nil {
+			err = &fs.PathError{Op: "read", Path: path, Err: err}
+		}
+	}()
 	fd, err := uninterrupted(open)
 	if errors.Is(err, unix.ELOOP) || errors.Is(err, unix.ENXIO) { // a link; a socket
 		return nil, ErrIrregular

@@ -120,7 +120,6 @@ func others(path string, s unix.Stat_t) error {
 	return fmt.Errorf("%s is of user %d and has mode %04o: %w", path, s.Uid, s.Mode&0o7777, ErrOthers)
 }
 
-// readlink returns where an open link leads.
 func readlink(fd int) (string, error) {
 	b := make([]byte, unix.PathMax)
 	n, err := unix.Readlinkat(fd, "", b)

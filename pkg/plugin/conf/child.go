@@ -27,7 +27,6 @@ func childMode(top *strict.Object) Mode {
 	return strict.Choice(mode, Bridge, Private, VEPA, Passthru)
 }
 
-// bcQueueLen reads "bcqueuelen", which an ipvlan does not have.
 func bcQueueLen(v strict.Value, mode Mode) uint32 {
 	n := uint32(v.Whole(0, 0, maxBCQueueLen))
 	if mode == L2 && n != 0 {
@@ -57,7 +56,6 @@ func (v VLAN) Name() LinkName {
 	return LinkName(fmt.Sprintf("vlan%d.%s", v.ID, hex.EncodeToString(sum[:3])))
 }
 
-// contradictoryVLAN reports a VLAN where roce makes no child on a NIC of the host.
 func contradictoryVLAN(r Request, f *strict.Faults) {
 	switch {
 	case r.VLAN == 0:

@@ -13,26 +13,8 @@ import (
 	"github.com/roce-cni/roce-cni/pkg/plugin/conf/pool"
 )
 
-// contradictions reports settings that contradict each other, though each is
-// valid alone.
-func contradictions(r Request, f *strict.Faults) {
-	contradictoryRDMA(r.RDMA, f)
-	contradictoryGIDIndex(r, f)
-	contradictoryHostLink(r, f)
-	contradictoryDefaults(r, f)
-	contradictoryVLAN(r, f)
-}
+// This file has the settings that contradict each other, though each is valid alone.
 
-// contradictSubnets reports settings that contradict the subnets of the rails.
-func contradictSubnets(r Request, f *strict.Faults) {
-	contradictoryMTU(r, f)
-	missingGateways(r, f)
-	contradictoryTables(r, f)
-	misplacedHostRoutes(r, f)
-	moreThanAResultSays(r, f)
-}
-
-// moreThanAResultSays reports more addresses than the results of the CNI version can have.
 func moreThanAResultSays(r Request, f *strict.Faults) {
 	for _, one := range r.Rails {
 		if v4, v6 := pool.Families(one.Subnets); firstForm(r.CNIVersion) && max(v4, v6) > 1 {
@@ -57,8 +39,6 @@ func contradictoryMTU(r Request, f *strict.Faults) {
 	}
 }
 
-// contradictoryDefaults reports default routes in the main table that are not
-// possible together, or never possible.
 func contradictoryDefaults(r Request, f *strict.Faults) {
 	first := map[uint32]int{} // by metric: the rail that has it
 	for i, one := range r.Rails {
@@ -78,7 +58,6 @@ func contradictoryDefaults(r Request, f *strict.Faults) {
 	}
 }
 
-// missingGateways reports default routes through subnets that have no gateway.
 func missingGateways(r Request, f *strict.Faults) {
 	has := func(s pool.Subnet) bool { return s.Gateway.IsValid() }
 	for i, one := range r.Rails {
@@ -121,7 +100,6 @@ func contradictoryTables(r Request, f *strict.Faults) {
 	}
 }
 
-// who returns the words of a message for the rail that needs n tables.
 func who(r Request, rail int, n int64) string {
 	if len(r.Rails) == 1 {
 		return fmt.Sprintf("%d subnets of one family need", n)
@@ -129,7 +107,6 @@ func who(r Request, rail int, n int64) string {
 	return fmt.Sprintf("rail %d needs", rail)
 }
 
-// routingOf returns the JSON path of a rail's routing.
 func routingOf(r Request, rail int) string {
 	if !r.Rails[rail].OwnRouting {
 		return "routing"

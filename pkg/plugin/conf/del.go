@@ -136,7 +136,6 @@ func ipamOf(raw json.RawMessage) (kind string) {
 	return kind
 }
 
-// stringOf returns raw as a string, or "" if it is not a string.
 func stringOf(raw json.RawMessage) string {
 	var s string
 	if json.Unmarshal(raw, &s) != nil {

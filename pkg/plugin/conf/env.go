@@ -15,7 +15,6 @@ import (
 	"github.com/roce-cni/roce-cni/pkg/base/strict"
 )
 
-// env is what the CNI_ variables say.
 type env struct {
 	Attachment
 	netns string
@@ -125,7 +124,6 @@ func linkNameProblem(s string, longest int) string {
 	return ""
 }
 
-// longestIfName is the longest name that an interface may have (IFNAMSIZ).
 const longestIfName = 15
 
 const isLoopback = "is the loopback interface of every pod"
@@ -140,8 +138,6 @@ func oldNameProblem(s string) string {
 	return linkNameProblem(s, longestIfName)
 }
 
-// ifNameProblem says why an interface that roce makes cannot have the name s,
-// or "" if it can.
 func ifNameProblem(s string) string {
 	problem := oldNameProblem(s)
 	switch {
@@ -155,7 +151,6 @@ func ifNameProblem(s string) string {
 	return ""
 }
 
-// notPlain describes a name for which plainLink is false.
 const notPlain = "has a character other than letters, digits and _.@-, or begins with -"
 
 // plainLink says whether a shell reads the name of a link unchanged: we print

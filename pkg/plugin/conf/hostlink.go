@@ -34,7 +34,6 @@ const (
 	hostLinkHint = `write {"routes": ["auto"]} if rocectl agent runs on the nodes, or the CIDRs of the cluster's Services, such as ["10.96.0.0/12"]; [] if the pod needs no ClusterIP`
 )
 
-// hostLink reads the key "hostLink", nil if it is absent.
 func hostLink(v strict.Value) *HostLink {
 	if !v.Present() {
 		return nil
@@ -62,7 +61,6 @@ func hostLink(v strict.Value) *HostLink {
 	return out
 }
 
-// read adds an element of hostLink.routes.
 func (h *HostLink) read(e strict.Value) {
 	if string(e.Raw()) == `"`+AutoRoutes+`"` {
 		if h.Auto {
@@ -139,13 +137,11 @@ func (r Request) Linked(one Rail) bool {
 	return r.HostLink != nil && r.IfName != "" && one.IfName == r.IfName
 }
 
-// withDefault gives the rail of hostLink the default route of the pod.
 func (r Request) withDefault(one Rail) Routing {
 	one.Routing.DefaultRoute = one.Routing.DefaultRoute || r.Linked(one)
 	return one.Routing
 }
 
-// contradictoryHostLink reports settings with which hostLink cannot work.
 func contradictoryHostLink(r Request, f *strict.Faults) {
 	if r.HostLink == nil {
 		return

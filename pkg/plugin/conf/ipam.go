@@ -13,7 +13,6 @@ import (
 	"github.com/roce-cni/roce-cni/pkg/plugin/conf/pool"
 )
 
-// given is what a configuration says of the addresses of its rails.
 type given struct {
 	subnets [][]pool.Subnet // of each rail; nil when they are not known yet or have a fault
 	places  []string        // the JSON path of each rail's subnets
@@ -46,8 +45,6 @@ func addresses(top, runtime *strict.Object, args []string, network string, rs ra
 	return p, g
 }
 
-// ipamSubnets returns the subnets of each rail. They are nil when they are not
-// known yet or have a fault.
 func ipamSubnets(o *strict.Object, rs rails, f *strict.Faults) [][]pool.Subnet {
 	common, before := o.At("subnets"), f.Len()
 	if source := pool.Elsewhere(o); source != "" {
@@ -81,7 +78,6 @@ func ipamSubnets(o *strict.Object, rs rails, f *strict.Faults) [][]pool.Subnet {
 	return out
 }
 
-// table says whether the subnets are in the table of the node.
 func table(v strict.Value) bool {
 	if v.Kind() == strict.AString {
 		v.Bad(fmt.Sprintf(`write "table": true; the key "table" of %s on the node is the path of the table`, SettingsFile),
@@ -117,8 +113,6 @@ func checkDelegated(o *strict.Object, kind string) {
 
 const asOurs = `write "subnets": [{"subnet": "10.0.0.0/24", "ranges": ["10.0.0.10-10.0.0.99"], "gateway": "10.0.0.254"}]`
 
-// notOurs returns how to write here a key that other IPAM plugins spell
-// differently.
 func notOurs(key string) string {
 	switch key {
 	case "ranges", "range", "rangeStart", "rangeEnd", "range_start", "range_end", "subnet", "gateway", "exclude":
@@ -156,7 +150,11 @@ func (r Request) settled(g given, f *strict.Faults) Request {
 			one.Routing = r.withDefault(*one)
 		}
 	}
-	contradictSubnets(r, f)
+	contradictoryMTU(r, f)
+	missingGateways(r, f)
+	contradictoryTables(r, f)
+	misplacedHostRoutes(r, f)
+	moreThanAResultSays(r, f)
 	return r
 }
 
@@ -202,7 +200,6 @@ func (r Request) WithSubnets(perRail [][]pool.Subnet) (Request, error) {
 // later says whether the subnets come from elsewhere than the configuration.
 func (p IPAM) later() bool { return p.RailPool != nil || p.Table || p.FromMaster != nil }
 
-// source names the source of the subnets.
 func (p IPAM) source() string {
 	switch {
 	case p.RailPool != nil:
@@ -213,19 +210,4 @@ func (p IPAM) source() string {
 		return "ipam.fromMaster"
 	}
 	return "ipam.subnets"
-}
-
-// ParseTable returns the subnets of each rail of a node from the file that
-// the settings of the node name, for ipam.table: {"nodes": {"gpu-01": [{"subnet": "172.16.0.0/31",
-// "gateway": "172.16.0.0"}]}}. Each rail has a subnet or a list of them, in the
-// form of ipam.subnets. Faults of other nodes do not matter. The error is
-// BadConfig and names the file, also when the file is not JSON.
-func ParseTable(file string, content []byte, node string) ([][]pool.Subnet, error) {
-	f := &strict.Faults{}
-	out := pool.Table(file, content, node, f)
-	if err := f.Err("read table of rails", file); err != nil {
-		// The configuration is valid JSON, but it names a wrong file.
-		return nil, &cnierr.Error{Code: cnierr.BadConfig, Err: err}
-	}
-	return out, nil
 }

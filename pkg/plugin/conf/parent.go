@@ -13,7 +13,6 @@ import (
 	"github.com/roce-cni/roce-cni/pkg/base/strict"
 )
 
-// parent reads "master": a name, or an object that selects.
 func parent(v strict.Value) Parent {
 	if k := v.Kind(); k != strict.AnObject && k != strict.Absent {
 		return Parent{Name: parentName(v)}
@@ -68,7 +67,6 @@ func parentName(v strict.Value) LinkName {
 	return LinkName(s)
 }
 
-// ifNames reads patterns in path.Match's syntax.
 func ifNames(v strict.Value) []string {
 	out := words(v, `[^/\s]+`, "a pattern such as enp*np0", "")
 	for i, s := range out {

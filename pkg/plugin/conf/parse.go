@@ -30,7 +30,6 @@ type Input struct {
 	Stdin       []byte
 }
 
-// operation is what all errors of the package are about.
 const operation = "check configuration"
 
 // Parse reads the input of an ADD, a CHECK or a STATUS of roce. STATUS is about
@@ -100,7 +99,6 @@ func misplaced(top *strict.Object) {
 	}
 }
 
-// digest returns Request.Digest of a configuration.
 func digest(stdin []byte) string {
 	var c map[string]json.RawMessage
 	if json.Unmarshal(stdin, &c) != nil {
@@ -116,14 +114,17 @@ func digest(stdin []byte) string {
 	return hex.EncodeToString(sum[:])
 }
 
-// withRails completes a request with its rails and their addresses.
 func withRails(r Request, top, runtime *strict.Object, args []string, rs rails, f *strict.Faults) Request {
 	ipam, g := addresses(top, runtime, args, r.Network, rs, f)
 	r.IPAM, r.Rails, r.Match, r.MinRails = ipam, rs.of(r.IfName, r.Routing), rs.match, rs.least
 	for i, one := range r.Rails {
 		r.Rails[i].Routing = r.withDefault(one)
 	}
-	contradictions(r, f)
+	contradictoryRDMA(r.RDMA, f)
+	contradictoryGIDIndex(r, f)
+	contradictoryHostLink(r, f)
+	contradictoryDefaults(r, f)
+	contradictoryVLAN(r, f)
 	if rs.wrong || ipam.later() {
 		return r
 	}
@@ -220,7 +221,6 @@ func Versions() []string {
 // each family, and nothing about interfaces.
 func firstForm(version string) bool { return version == "0.1.0" || version == "0.2.0" }
 
-// inFirstForm reports what a result of the first form cannot say.
 func inFirstForm(r Request, f *strict.Faults) {
 	if !firstForm(r.CNIVersion) {
 		return
@@ -254,7 +254,6 @@ func networkName(v strict.Value) string {
 // SettingsFile is where the settings of a node are, as package settings reads them.
 const SettingsFile = "/etc/roce/node.json"
 
-// ofNode reports a key that is a setting of the node.
 func ofNode(v strict.Value) {
 	if v.Present() {
 		v.Bad(fmt.Sprintf("remove it from the network; the key %q of %s on the node sets it", v.Path, SettingsFile), "it is a setting of the node, which a network cannot change")
@@ -337,8 +336,6 @@ func bounded(stdin []byte, f *strict.Faults) bool {
 	return f.Len() == before
 }
 
-// deviceInfoFile reads runtimeConfig.CNIDeviceInfoFile, which Multus gives to
-// plugins with that capability.
 func deviceInfoFile(v strict.Value) string {
 	if v.Raw() == `""` {
 		return ""

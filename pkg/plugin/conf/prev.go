@@ -88,8 +88,6 @@ func finalMACs(top *strict.Object) map[LinkName]MAC {
 	return out
 }
 
-// ofMaker reports the keys that only the plugin that makes the interface can
-// apply.
 func ofMaker(top *strict.Object) {
 	const hint = "set it in the configuration of the plugin that makes the interface, or set master to have roce make one"
 	keys := []strict.Value{top.At("ipam").Object().At("type")}

@@ -23,7 +23,6 @@ type rails struct {
 	least int
 }
 
-// rail has the settings of one rail.
 type rail struct {
 	listed  bool // it is an element of a list
 	parent  Parent
@@ -66,7 +65,6 @@ func readRails(top *strict.Object) rails {
 	return rs
 }
 
-// list reads the form that has an entry for each rail.
 func (rs *rails) list(v strict.Value) {
 	list := v.List()
 	if len(list) == 0 || len(list) > pool.MaxRails {
@@ -106,8 +104,6 @@ func listed(v strict.Value) rail {
 	return r
 }
 
-// notARails returns the hint for a key that a rail cannot have: where the key
-// belongs.
 func notARails(key string) string {
 	switch key {
 	case "mode", "mtu", "mac", "bcqueuelen", "linkInContainer", "sysctl", "ipam", "probe", "rdma":
@@ -118,7 +114,6 @@ func notARails(key string) string {
 	return ""
 }
 
-// rule reads the form that selects all NICs by common properties.
 func (rs *rails) rule(o *strict.Object) {
 	defer o.Strict(func(key string) string {
 		if key == "subnets" || key == "routing" {
@@ -146,7 +141,6 @@ func (rs *rails) rule(o *strict.Object) {
 	}
 }
 
-// nameTemplate reads a name that may have placeholders.
 func nameTemplate(v strict.Value) string {
 	s, ok := v.Text("")
 	if ok && !pool.ValidTemplate(s) {
@@ -159,7 +153,6 @@ func nameTemplate(v strict.Value) string {
 	return s
 }
 
-// needPool reports rails that no pool gives addresses to.
 func (rs rails) needPool(v strict.Value, kind string) {
 	if rs.given && kind != "" {
 		v.Bad(fmt.Sprintf("set ipam.type to %q, or use one network for each rail", PoolType),
@@ -173,7 +166,6 @@ func (rs rails) needPool(v strict.Value, kind string) {
 	}
 }
 
-// subnets returns the rails' own subnets.
 func (rs rails) subnets() []strict.Value {
 	var out []strict.Value
 	for _, r := range rs.each {
@@ -182,7 +174,6 @@ func (rs rails) subnets() []strict.Value {
 	return out
 }
 
-// places returns the JSON path of each rail's subnets.
 func (rs rails) places() []string {
 	var out []string
 	for _, r := range rs.each {

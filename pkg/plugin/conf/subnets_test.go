@@ -11,7 +11,6 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/roce-cni/roce-cni/pkg/base/cnierr"
-	"github.com/roce-cni/roce-cni/pkg/plugin/conf"
 	"github.com/roce-cni/roce-cni/pkg/plugin/conf/pool"
 )
 
@@ -127,7 +126,7 @@ func TestTableHasTheSubnetsOfANode(t *testing.T) {
 		{"subnet": "172.16.0.0/31", "gateway": "172.16.0.0"},
 		[{"subnet": "172.16.0.2/31", "gateway": "172.16.0.2"}, {"subnet": "fd00::2/127"}]
 	]}}`
-	got, err := conf.ParseTable("/etc/rails.json", []byte(file), "gpu-01")
+	got, err := pool.ParseTable("/etc/rails.json", []byte(file), "gpu-01")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -161,7 +160,7 @@ func TestFaultsOfATable(t *testing.T) {
 		{`{"nodes": {"n": [[]]}}`, 0, `"nodes.n[0]": no subnet`, `write "subnets"`},
 		{`{"nodes": {"n": [[{"subnet": "10.0.0.0/31"}, {"subnet": "10.0.0.0/30"}]]}}`, 0, `"nodes.n[0][1]": 10.0.0.0/30 overlaps 10.0.0.0/31`, `keep one`},
 	} {
-		_, err := conf.ParseTable("/etc/rails.json", []byte(b.in), "n")
+		_, err := pool.ParseTable("/etc/rails.json", []byte(b.in), "n")
 		e := cnierr.CNI("roce", err)
 		if e == nil || e.Code != uint(cnierr.BadConfig) {
 			t.Errorf("%s: got %v", b.in, e)

@@ -84,7 +84,7 @@ func (c *Claim) fromTable() (conf.Request, error) {
 		}
 		return c.given, cnierr.New(cnierr.BadConfig, "read table of rails", file, hint, "%w", err)
 	}
-	subnets, err := conf.ParseTable(file, b, c.a.NodeName)
+	subnets, err := pool.ParseTable(file, b, c.a.NodeName)
 	if err != nil {
 		return c.given, err
 	}

@@ -48,10 +48,8 @@ type File struct {
 	Sticky bool
 }
 
-// path is the file of a pool.
 func (s Store) path(poolName string) string { return filepath.Join(s.pools(), ranges(poolName)) }
 
-// ranges is the file of a pool, below pools.
 func ranges(poolName string) string { return filepath.Join(poolName, "ranges") }
 
 // pools is the folder of the agent, which can change everything below it.
@@ -90,13 +88,11 @@ func (s Store) Read(poolName string) (File, error) {
 	return out, nil
 }
 
-// notYet says that the agent has not written the file.
 func notYet(poolName, hint, format string, path string) error {
 	return cnierr.New(cnierr.TryAgain, reading, poolName, "check that rocectl agent runs on this node; if it does, "+hint,
 		"the node has no addresses of the pool yet: "+format, path)
 }
 
-// formError is an error about the content of a file.
 type formError struct{ error }
 
 func (e formError) Unwrap() error { return e.error }
@@ -135,22 +131,13 @@ func (f File) Subnets() [][]pool.Subnet {
 // Pools returns the names of the pools that have a file, in order. The file may be of
 // any boot. Errors: IO.
 func (s Store) Pools() ([]string, error) {
-	dir := s.pools()
-	root, err := os.OpenRoot(dir)
-	if errors.Is(err, fs.ErrNotExist) {
-		return nil, nil
-	}
-	if err != nil {
-		return nil, cnierr.New(cnierr.IO, "list the pools in", dir, "", "%w", err)
-	}
-	defer root.Close() //nolint:errcheck // nothing was written to it
-	entries, err := fs.ReadDir(root.FS(), ".")
-	if err != nil {
-		return nil, cnierr.New(cnierr.IO, "list the pools in", dir, "", "%w", err)
+	entries, err := os.ReadDir(s.pools())
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return nil, cnierr.New(cnierr.IO, "list the pools in", s.pools(), "", "%w", err)
 	}
 	var out []string
 	for _, e := range entries {
-		if _, err := root.Lstat(ranges(e.Name())); err == nil && e.IsDir() {
+		if _, err := os.Lstat(s.path(e.Name())); err == nil && e.IsDir() {
 			out = append(out, e.Name())
 		}
 	}

@@ -21,7 +21,6 @@ import (
 	"github.com/roce-cni/roce-cni/pkg/plugin/conf/pool"
 )
 
-// version is the version of the form below.
 const version = 1
 
 // The form of the file. An element of subnets has the form of an element of
@@ -78,7 +77,6 @@ func parse(content []byte) (f File, bootID string, err error) {
 	return f, form.BootID, err
 }
 
-// decode reads a form of this version, which has no unknown keys.
 func decode(content []byte, form any) error {
 	var head struct {
 		Version int `json:"version"`

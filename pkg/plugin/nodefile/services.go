@@ -16,7 +16,6 @@ import (
 	"github.com/roce-cni/roce-cni/pkg/plugin/conf"
 )
 
-// servicesJSON is the form of the file with the CIDRs of the cluster's Services.
 type servicesJSON struct {
 	Version  int            `json:"version"`
 	BootID   string         `json:"bootID"`

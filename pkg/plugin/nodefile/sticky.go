@@ -128,7 +128,6 @@ func WriteAnswer(w io.Writer, a Answer) error {
 	return json.NewEncoder(w).Encode(answerJSON{version, File{Rails: a.Rails}.form("").Rails, a.Until, a.None, a.Wait})
 }
 
-// receive reads one value.
 func receive(r io.Reader, limit int64, into any) error {
 	d := json.NewDecoder(io.LimitReader(r, limit))
 	d.DisallowUnknownFields()

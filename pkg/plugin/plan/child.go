@@ -75,7 +75,6 @@ func (o Op) WithMAC(mac conf.MAC) Op {
 	return o
 }
 
-// parentRequest asks for nothing but the link.
 func (c Child) parentRequest() conf.Request {
 	on := c.Parent
 	if c.VLAN.ID != 0 { // which may be gone, too

@@ -27,7 +27,6 @@ const (
 // the packets to networks of which the pod knows no MTU.
 const hostLinkMTU = 1500
 
-// maxNodeAddresses is the greatest number of routes to single addresses of the node.
 const maxNodeAddresses = 256
 
 // nextHop returns the address of the node on the link, for each family. The kernel never
@@ -50,7 +49,6 @@ func hostLinkName(at conf.Attachment) conf.LinkName {
 	return conf.LinkName("veth" + hex.EncodeToString(sum[:])[:11])
 }
 
-// hostVeth returns the operation that makes the pair. node is that of Facts.
 func hostVeth(at conf.Attachment, node string) Veth {
 	mac := func(end string) conf.MAC {
 		sum := sha256.Sum256([]byte(node + "\x00hostLink\x00" + Mark(at) + "\x00" + end))

@@ -57,7 +57,6 @@ var kinds = []row{
 	of[Announce](row{name: "announce", by: ByWire, phase: phaseAnnounce, join: joined(func(a *Announce) *[]Target { return &a.Targets })}),
 }
 
-// row has what is known of one kind.
 type row struct {
 	name string // in JSON, so it never changes
 	by   By
@@ -109,7 +108,6 @@ const (
 	ByAligner // uses the kernel and RDMA in turn
 )
 
-// of completes the row of a kind.
 func of[K Kind](r row) row {
 	r.of = reflect.TypeFor[K]()
 	r.decode = func(b json.RawMessage) (Kind, error) {
@@ -124,7 +122,6 @@ func about[K Kind](link func(K) conf.LinkName) func(Kind) conf.LinkName {
 	return func(k Kind) conf.LinkName { return link(k.(K)) }
 }
 
-// joined joins the lists of two operations.
 func joined[K Kind, T any](list func(*K) *[]T) func(first, next Kind) Kind {
 	return func(first, next Kind) Kind {
 		a, b := first.(K), next.(K)
@@ -195,7 +192,6 @@ func (o Op) Parent() (conf.Request, bool) {
 	return conf.Request{}, false
 }
 
-// envelope is one operation in JSON.
 type envelope[Args any] struct {
 	Kind   string `json:"op"`
 	Place  string `json:"place"`

@@ -82,7 +82,6 @@ func Make(req conf.Request, rails []Rail) (Plan, error) {
 	return out, checkTwice(out.Ops)
 }
 
-// maker makes one rail.
 type maker struct {
 	req    conf.Request
 	rail   conf.Rail
@@ -92,7 +91,6 @@ type maker struct {
 	mark   string
 }
 
-// checkFamilies refuses an IPv6 address on a kernel without IPv6.
 func (m maker) checkFamilies() error {
 	for _, a := range m.lease.Addresses {
 		if a.Prefix.Addr().Is6() && !m.facts.Pod.IPv6 {
@@ -133,7 +131,6 @@ func (m maker) mac() conf.MAC {
 	return m.ownMAC()
 }
 
-// ownMAC returns the MAC of a link that has one of its own.
 func (m maker) ownMAC() conf.MAC {
 	owner := string(m.req.ContainerID) + "/" + string(m.rail.IfName)
 	if m.req.IPAM.Type == conf.PoolType {

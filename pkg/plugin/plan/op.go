@@ -143,7 +143,6 @@ type namespaces struct {
 	place Place
 }
 
-// ip returns how ip(8) is called where the operation acts.
 func (n namespaces) ip() string {
 	if n.place == Host {
 		return "ip"
@@ -151,7 +150,6 @@ func (n namespaces) ip() string {
 	return IP(n.pod)
 }
 
-// run returns how a command is run where the operation acts.
 func (n namespaces) run(format string, args ...any) string {
 	command := shell.Command(format, args...)
 	if n.place == Host {

@@ -15,7 +15,6 @@ import (
 	"github.com/roce-cni/roce-cni/pkg/plugin/conf/pool"
 )
 
-// firstTable is the lowest table number that we choose ourselves.
 const firstTable = 100
 
 // routing returns the routes and the rules of the attachment. The routes must
@@ -157,7 +156,6 @@ func (m maker) mainDefaults(others []Route) []Route {
 	return out
 }
 
-// stands says whether the pod already has a default route through the link.
 func (m maker) stands(r Route) bool {
 	is := func(d DefaultRoute) bool {
 		return d.Link == r.Link && d.Via == r.Via && d.IPv6 == r.Dst.Addr().Is6() && metricOf(d.Metric, d.IPv6) == metricOf(r.Metric, d.IPv6)
@@ -172,7 +170,6 @@ func (m maker) defaultVia(a LeasedAddress, table, metric uint32) Route {
 	}
 }
 
-// checkGateways refuses routing.defaultRoute when no address has a gateway.
 func (m maker) checkGateways() error {
 	has := func(a LeasedAddress) bool { return a.Gateway.IsValid() }
 	if len(m.lease.Addresses) == 0 || slices.ContainsFunc(m.lease.Addresses, has) {
@@ -213,7 +210,6 @@ func metricOf(metric uint32, ipv6 bool) uint32 {
 	return metric
 }
 
-// onLinkScope returns the scope of a route without gateway; IPv6 has none.
 func onLinkScope(a netip.Addr) Scope {
 	if a.Is4() {
 		return ScopeLink

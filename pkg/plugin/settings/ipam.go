@@ -32,10 +32,8 @@ func (n Node) IPAMPlugin(namespace, kind string, config []byte) error {
 	return f.Err(operation, n.Path)
 }
 
-// ipam says whether addresses may come from an ipam.type.
 func (l Limits) ipam(kind string) bool { return l.IPAMTypes == nil || oneOf(kind, l.IPAMTypes) }
 
-// anywhere says whether the limits of some namespace are as they must be.
 func (n Node) anywhere(ok func(Limits) bool) bool {
 	return ok(n.Namespaces["*"]) || slices.ContainsFunc(slices.Collect(maps.Values(n.Namespaces)), ok)
 }
@@ -49,7 +47,6 @@ func otherPlugins() []string {
 	}
 }
 
-// another reports what a configuration may not ask for with another IPAM plugin.
 func (n Node) another(kind string, config []byte, f *strict.Faults) {
 	if slices.Contains(otherPlugins(), kind) {
 		f.Add(cnierr.BadConfig, "ipam.type", "name a plugin that leases addresses, such as "+conf.PoolType, "%q is not an IPAM plugin", kind)

@@ -87,7 +87,6 @@ func (n Node) Master(namespace string, nic conf.LinkName, vendors []string) erro
 	return f.Err(operation, n.Path)
 }
 
-// check compares the requests of a namespace with its limits.
 type check struct {
 	node      Node
 	namespace string
@@ -157,7 +156,6 @@ func (c check) link(r conf.Request, l Limits) {
 	}
 }
 
-// vlan reports a VLAN on which the pods of the namespace may not be.
 func (c check) vlan(id int, allowed []VLANs) {
 	texts := make([]string, 0, len(allowed))
 	for _, v := range allowed {

@@ -93,7 +93,6 @@ func fault(f *strict.Faults, file string) error {
 	return err
 }
 
-// limits reads the limits of a namespace.
 func limits(v strict.Value) Limits {
 	o := v.Object()
 	defer o.Strict(nil)
@@ -144,7 +143,6 @@ func vlans(v strict.Value) []VLANs {
 	return out
 }
 
-// truth returns true or false, nil if neither is said.
 func truth(v strict.Value) *bool {
 	if !v.Present() {
 		return nil
@@ -169,7 +167,6 @@ func patterns(v strict.Value) []string {
 	return out
 }
 
-// paths returns a list of absolute paths, or the default.
 func paths(v strict.Value, def []string) []string {
 	if !v.Present() {
 		return def

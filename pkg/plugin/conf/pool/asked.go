@@ -62,7 +62,6 @@ func Addresses(asked []Asked) []netip.Addr {
 	return out
 }
 
-// place is a subnet of a rail.
 type place struct{ rail, subnet int }
 
 // Give hands each requested address to a rail with a subnet that contains it.
@@ -85,7 +84,6 @@ func Give(asked []Asked, rails [][]Subnet, f *strict.Faults) [][]netip.Addr {
 	return out
 }
 
-// giveOne finds a place for an address.
 func giveOne(a Asked, rails [][]Subnet, given map[place]netip.Addr, f *strict.Faults) {
 	bad := func(hint, format string, args ...any) { f.Add(cnierr.BadConfig, a.Subject, hint, format, args...) }
 	places := placesOf(a.Addr, rails)
@@ -130,7 +128,6 @@ func subnetOf(a netip.Addr, subnets []Subnet) int {
 	return slices.IndexFunc(subnets, func(s Subnet) bool { return s.Prefix.Contains(a) })
 }
 
-// refusal says why a pod cannot have an address of a subnet, or "" if it can.
 func refusal(a netip.Addr, s Subnet) string {
 	if a == s.Gateway {
 		return "the gateway"

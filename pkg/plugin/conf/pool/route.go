@@ -137,14 +137,12 @@ func route(v strict.Value) Route {
 	return r
 }
 
-// hasFamily says whether one of the subnets is of p's family.
 func hasFamily(p netip.Prefix, subnets []Subnet) bool {
 	return slices.ContainsFunc(subnets, func(s Subnet) bool {
 		return s.Prefix.Addr().BitLen() == p.Addr().BitLen()
 	})
 }
 
-// number returns a whole number, or nil if there is none.
 func number(v strict.Value, lo, hi int64) *int {
 	if !v.Present() {
 		return nil

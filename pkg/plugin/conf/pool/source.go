@@ -74,7 +74,6 @@ func ReadFromMaster(ipam *strict.Object, instead string) *FromMaster {
 	return &m
 }
 
-// longestName is the longest name that a pool may have.
 const longestName = 63
 
 // Name returns the name of the pool. The default is the name of the network. Of
@@ -163,12 +162,23 @@ func isRailPool(name string) bool {
 // MaxRails is how many interfaces one attachment may have.
 const MaxRails = 32
 
-// mostNodes is how many nodes a message lists.
 const mostNodes = 12
 
-// Table reads the subnets of the rails of one node from a file that has those
-// of all nodes. It checks only the entry of that node.
-func Table(file string, content []byte, node string, f *strict.Faults) [][]Subnet {
+// ParseTable returns the subnets of each rail of a node from the file that the settings of
+// the node name, for ipam.table: {"nodes": {"gpu-01": [{"subnet": "172.16.0.0/31",
+// "gateway": "172.16.0.0"}]}}. Each rail has a subnet or a list of them, in the form of
+// ipam.subnets. Faults of other nodes do not matter. The error is BadConfig and names the
+// file, also when the file is not JSON: the configuration is, but it names a wrong file.
+func ParseTable(file string, content []byte, node string) ([][]Subnet, error) {
+	f := &strict.Faults{}
+	out := table(file, content, node, f)
+	if err := f.Err("read table of rails", file); err != nil {
+		return nil, &cnierr.Error{Code: cnierr.BadConfig, Err: err}
+	}
+	return out, nil
+}
+
+func table(file string, content []byte, node string, f *strict.Faults) [][]Subnet {
 	top, ok := f.Document(file, content)
 	if !ok {
 		return nil
@@ -188,7 +198,6 @@ func Table(file string, content []byte, node string, f *strict.Faults) [][]Subne
 	return ofNode(byName.At(node), f)
 }
 
-// ofNode reads one entry for each rail: a subnet, or a list of them.
 func ofNode(v strict.Value, f *strict.Faults) [][]Subnet {
 	entries := v.List()
 	if n := len(entries); v.Kind() == strict.AList && (n == 0 || n > MaxRails) {
@@ -206,7 +215,6 @@ func ofNode(v strict.Value, f *strict.Faults) [][]Subnet {
 	return out
 }
 
-// list names some nodes.
 func list(nodes []string) string {
 	if len(nodes) == 0 {
 		return "none"

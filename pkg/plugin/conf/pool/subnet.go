@@ -157,8 +157,6 @@ func subnet(v strict.Value, f *strict.Faults) Subnet {
 	return s
 }
 
-// rangesIn reads ranges inside a subnet, unless that is invalid, and sorts
-// them.
 func rangesIn(v strict.Value, within netip.Prefix) []netrange.Range {
 	var out []netrange.Range
 	for _, e := range v.List() {
@@ -237,7 +235,6 @@ func gatewayOf(v strict.Value, p netip.Prefix, onLink bool) netip.Addr {
 	return a
 }
 
-// free says whether a subnet has an address that a pod may get.
 func free(s Subnet) bool {
 	taken := slices.Clone(s.Exclude)
 	for a := range netrange.Unusable(s.Prefix) {

@@ -131,7 +131,6 @@ func (from FromMaster) Subnets(nic string, addrs []netip.Prefix) ([]Subnet, erro
 	return out, nil
 }
 
-// around returns the subnet that contains an address.
 func (from FromMaster) around(nic string, own netip.Prefix) (Subnet, error) {
 	s := Subnet{Prefix: own.Masked(), Ranges: []netrange.Range{netrange.Of(own)}}
 	if own.Bits() == own.Addr().BitLen()-1 {
@@ -163,7 +162,6 @@ func (from FromMaster) around(nic string, own netip.Prefix) (Subnet, error) {
 	return s, nil
 }
 
-// gatewayAt returns the first or the last host address of a subnet.
 func gatewayAt(which string, subnet netip.Prefix) netip.Addr {
 	all := netrange.Of(subnet)
 	a, next := all.First, netip.Addr.Next
