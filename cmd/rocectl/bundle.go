@@ -38,19 +38,9 @@ type bundleFlags struct {
 func bundleCommand(node *nodeFlags) *cobra.Command {
 	f := bundleFlags{node: node}
 	cmd := &cobra.Command{
-		Use:   "bundle",
-		Short: "Pack what a bug report needs into one file, without names and addresses",
-		Long: `Pack what a bug report needs into one file (tar, gzip): the answers of doctor, rails,
-check, show, gids and pool list, the versions of the programs, the last part of the
-log files, and what the kernel says of RDMA. A command that fails leaves its error.
-Run it as root on the node. Nothing is changed.
-
-Addresses, hardware addresses, IDs, and the names of pods, namespaces, networks,
-pools and the node are replaced. The same value becomes the same text, such as ip-3,
-in all files. Names of NICs and of RDMA devices stay, and names that are also words of
-these files, such as a node that is called ok: the command names them. With --name you
-add other names.
-Look at the file before you send it: tar -xzOf FILE | less`,
+		Use:     "bundle",
+		Short:   "Pack what a bug report needs into one file, without names and addresses",
+		Long:    help("bundle"),
 		Args:    cobra.NoArgs,
 		PreRunE: node.mustExist,
 		RunE:    func(cmd *cobra.Command, _ []string) error { return f.run(cmd) },
@@ -79,7 +69,12 @@ func (f bundleFlags) run(cmd *cobra.Command) error {
 	for i, log := range f.logs {
 		entries = append(entries, entry{fmt.Sprintf("log-%d.txt", i+1), tail(log)})
 	}
-	entries = append(entries, entry{"dmesg.txt", kernelMessages(cmd)})
+	said, err := report.RunProgram(cmd.Context(), "dmesg")
+	kernel := aboutRDMA(said)
+	if err != nil {
+		kernel = "dmesg: " + err.Error() + "\n"
+	}
+	entries = append(entries, entry{"dmesg.txt", kernel})
 	r := redact.New()
 	f.learn(cmd, userNames{r: r, words: bundleWords(entries), out: cmd.OutOrStdout(), seen: map[string]bool{}}, rows)
 	if err := write(f.out, entries, r); err != nil {
@@ -210,15 +205,6 @@ func versions(cmd *cobra.Command) string {
 	return out
 }
 
-// kernelMessages returns what the kernel says of RDMA and its drivers.
-func kernelMessages(cmd *cobra.Command) string {
-	said, err := report.RunProgram(cmd.Context(), "dmesg")
-	if err != nil {
-		return "dmesg: " + err.Error() + "\n"
-	}
-	return aboutRDMA(said)
-}
-
 // aboutRDMA returns some lines of the kernel. Those of audit have the commands of users, and
 // gid= for their groups.
 func aboutRDMA(said string) string {
@@ -235,32 +221,26 @@ func aboutRDMA(said string) string {
 // maxLog is how much of a log file is taken.
 const maxLog = 1 << 20
 
+// tail returns the last lines of a file, or why it cannot be read.
 func tail(path string) string {
-	b, whole, err := last(path, maxLog)
-	if err != nil {
-		return err.Error() + "\n"
-	}
-	if !whole {
-		_, b, _ = bytes.Cut(b, []byte("\n")) // the first line is not whole
-	}
-	return string(b)
-}
-
-// last reads the last bytes of a file, however large it is, and says whether they are
-// all.
-func last(path string, limit int64) (b []byte, whole bool, err error) {
 	file, err := os.Open(path)
 	if err != nil {
-		return nil, false, err
+		return err.Error() + "\n"
 	}
 	defer file.Close()
 	info, err := file.Stat()
 	if err != nil {
-		return nil, false, err
+		return err.Error() + "\n"
 	}
-	start := max(0, info.Size()-limit)
-	b, err = io.ReadAll(io.NewSectionReader(file, start, limit))
-	return b, start == 0, err
+	start := max(0, info.Size()-maxLog)
+	b, err := io.ReadAll(io.NewSectionReader(file, start, maxLog))
+	if err != nil {
+		return err.Error() + "\n"
+	}
+	if start > 0 {
+		_, b, _ = bytes.Cut(b, []byte("\n")) // the first line is not whole
+	}
+	return string(b)
 }
 
 // write writes the files of a bundle.

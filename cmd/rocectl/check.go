@@ -41,23 +41,9 @@ func checkCommand(node *nodeFlags) *cobra.Command {
 	var s selection
 	var format cli.Format
 	cmd := &cobra.Command{
-		Use:   "check",
-		Short: "Compare the attachments of this node's pods with their records",
-		Long: `Compare the attachments of this node's pods with their records: link, settings,
-addresses, routes, rules and leases. A runtime's CHECK does the same. Leases of
-other IPAM plugins are not checked. Nothing is changed.
-
-An intact attachment has the line "ok". Any other attachment has one line for each
-object that is missing or different, with the command that restores it. The exit
-status is then 1. GID indexes of several attachments that changed, as after a failover
-of a bond, have one line for each RDMA port.
-
-A MAC, an MTU or a setting of the interface that another program has set, for
-example the plugin tuning, has a line of its own, and so has another name of a
-shared RDMA device. It is no damage.
-
-Where the namespaces of the node are not visible, as in a container, the answer is
-"cannot tell". The exit status is then 2, unless there is damage elsewhere.`,
+		Use:     "check",
+		Short:   "Compare the attachments of this node's pods with their records",
+		Long:    help("check"),
 		PreRunE: node.mustExist,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			n, keys, err := node.chosen(cmd, args, s)
@@ -102,7 +88,7 @@ func check(ctx context.Context, n attach.Node, keys []conf.Attachment) ([]findin
 			out = append(out, newFinding(of, report.OK, state(rec)))
 			continue
 		}
-		changed, err := checkOne(ctx, n, k)
+		changed, err := within(ctx, k, n.CheckRecord)
 		if errors.Is(err, record.ErrNotExist) {
 			continue // deleted since it was listed
 		}
@@ -165,10 +151,11 @@ func (f finding) String() string {
 	return report.Printable(f.Of + ": " + found)
 }
 
-func checkOne(ctx context.Context, n attach.Node, k conf.Attachment) (changed []error, err error) {
+// within limits the work on one attachment.
+func within[T any](ctx context.Context, k conf.Attachment, do func(context.Context, conf.Attachment) (T, error)) (T, error) {
 	ctx, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
-	return n.CheckRecord(ctx, k)
+	return do(ctx, k)
 }
 
 // findingLine returns a finding and what to do about it, in one line. A pod may have chosen

@@ -33,20 +33,7 @@ func doctorCommand(node *nodeFlags) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "doctor [CHECK...]",
 		Short: "Check whether this node can run RoCE pods, and say how to correct what is wrong",
-		Long: `Check whether this node can run RoCE pods, and say how to correct what is wrong.
-Nothing is changed. Run it as root on the node, because it cannot check what it may
-not read.
-
-Each check has one of three answers: "ok"; "problem", with why it matters and the
-command that corrects it; "cannot tell", with what the check lacks. Problems come
-first; correct the first one first, because later ones often follow from it. Checks
-that lack the same are one line, and answers that are ok are only counted: --all shows
-each. With names of checks, only these checks run, and all of their answers are shown.
-
-The exit status is 0 if all is ok, 1 if there is a problem, and 2 if there is no
-problem but a check could not tell.
-
-` + listChecks(),
+		Long:  help("doctor") + "\n\n" + listChecks(),
 		Example: `  rocectl doctor
   rocectl doctor rdma-mtu gid-table -o yaml`,
 		PreRunE: node.mustExist,
@@ -72,11 +59,9 @@ problem but a check could not tell.
 func statusCommand(node *nodeFlags) *cobra.Command {
 	f := doctorFlags{node: node, all: true}
 	cmd := &cobra.Command{
-		Use:   "status",
-		Short: "Show whether plugins, agent, pools, device plugin and rails of this node are well",
-		Long: `Show whether plugins, agent, pools, device plugin and rails of this node are well: one
-line for each, from the checks of doctor. If one is not, the command of doctor below
-it says why, and how to correct it. The exit status is that of doctor.`,
+		Use:     "status",
+		Short:   "Show whether plugins, agent, pools, device plugin and rails of this node are well",
+		Long:    help("status"),
 		Args:    cobra.NoArgs,
 		PreRunE: node.mustExist,
 		RunE: func(cmd *cobra.Command, _ []string) error {

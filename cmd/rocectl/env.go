@@ -29,40 +29,12 @@ type envFlags struct {
 	format cli.Format
 }
 
-// aboutEnv is what rocectl env --help explains.
-const aboutEnv = `Print the settings that NCCL, NVSHMEM, UCX, Mooncake, vLLM, SGLang and perftest need to
-use a pod's rails, for a shell to evaluate: the RDMA devices, and the GID index of the pod's
-address on each. All values come from the kernel. Without flags the command reports on the
-network namespace in which it runs, for example inside a pod. There it needs no
-privileges. It fails if the container cannot open the RDMA devices, or cannot
-lock memory without a limit: the error names the line of the manifest. With the name
-of a pod, --pid, --netns or --container it reports on a pod from the node, and needs root.
-
-A rail is an interface with an address that has a RoCE v2 GID. Other interfaces,
-such as eth0 of most pods, are left out.
-
-NCCL, UCX and Mooncake take one GID index for all rails. If the indexes differ, a line
-"# why" says so. NCCL (since 2.26.2) can find some of them from a range of
-addresses. The range is printed if NCCL would find all of the pod's GIDs with
-it. Otherwise the exit status is 1: then start one process for each rail, with
-the output of --ifname. UCX (since 1.18) finds the entries of IPv4 addresses from
-UCX_IB_ROCE_SUBNETS. NVSHMEM finds entries as NCCL does. It uses its list of
-devices only with NVSHMEM_ENABLE_NIC_PE_MAPPING=1, which assigns NICs by turns
-and not by distance. VLLM_HOST_IP, VLLM_NIXL_SIDE_CHANNEL_HOST and SGLANG_HOST_IP are
-the address of the interface of the default route, and never a temporary one.
-NCCL_CROSS_NIC and MC_ENABLE_DEST_DEVICE_AFFINITY are printed if a rail has no route to
-another one. NCCL_IB_MERGE_VFS and NCCL_IB_MERGE_NICS are printed if NCCL would join
-rails on virtual functions of one NIC. An address that has lost its entry, for
-example because RoCE is off on its port, is left out, with a line "# why". On any
-error the last line is "false", so that eval fails too, because the status of eval
-is not that of rocectl.`
-
 func envCommand(node *nodeFlags) *cobra.Command {
 	f := envFlags{node: node}
 	cmd := &cobra.Command{
 		Use:   "env",
 		Short: "Print a pod's RDMA settings for NCCL, UCX, Mooncake, vLLM, perftest and others",
-		Long:  aboutEnv,
+		Long:  help("env"),
 		Example: `  eval "$(rocectl env)" || exit
   rocectl env ml/trainer-0 --ifname net1`,
 		RunE: func(cmd *cobra.Command, args []string) error {
@@ -85,14 +57,19 @@ func envCommand(node *nodeFlags) *cobra.Command {
 	}
 	takesPod(cmd)
 	cmd.Flags().StringVarP(&f.at.namespace, "namespace", "n", "", "the `NAMESPACE` of the pod in Kubernetes")
+	f.register(cmd)
+	cmd.Flags().StringVar(&f.at.ifName, "ifname", "", "only the interface of this `NAME` in the pod (default all)")
+	f.format.Register(cmd)
+	cmd.MarkFlagsMutuallyExclusive("netns", "pid", "namespace")
+	return cmd
+}
+
+// register adds the flags that name a pod on the node.
+func (f *envFlags) register(cmd *cobra.Command) {
 	cmd.Flags().StringVar(&f.netns, "netns", "", "the pod's network namespace: a `PATH`, or a name in /run/netns")
 	cmd.Flags().IntVar(&f.pid, "pid", 0, "a process of the pod: its `PID` on the node")
 	cmd.Flags().StringVar(&f.at.container, "container", "", "the pod of this container: its `ID`, or the beginning of it")
-	cmd.Flags().StringVar(&f.at.ifName, "ifname", "", "only the interface of this `NAME` in the pod (default all)")
-	f.format.Register(cmd)
 	cmd.MarkFlagsMutuallyExclusive("netns", "pid", "container")
-	cmd.MarkFlagsMutuallyExclusive("netns", "pid", "namespace")
-	return cmd
 }
 
 // given refuses flags with an empty value. A script with an empty variable would

@@ -26,16 +26,7 @@ func explainCommand() *cobra.Command {
 	return &cobra.Command{
 		Use:   "explain [CODE... | TEXT | -]",
 		Short: "Explain an error: what it means, and what to do",
-		Long: `Explain an error code of roce-cni, or the text of an error. The text may be that of
-another program: ibverbs, perftest, NCCL, UCX, the RDMA device plugin, kubelet or
-Multus. It may be a whole log. "-" reads it from standard input. Without an argument
-all codes of roce-cni are listed.
-
-If the text has several known errors, the most probable cause comes first; the others may
-be its consequences. If it has none that is known, but is of a known kind, such as a call
-of ibverbs that failed, the answer says that it is a general one. "Pod:" and "Node:" say
-where to type what follows. Where LANG is Chinese, so is the answer. The exit status is 1
-if the text has no known error.`,
+		Long:  help("explain"),
 		Example: `  rocectl explain 106
   rocectl explain "Couldn't allocate MR"
   kubectl logs job/perftest-client | rocectl explain -`,

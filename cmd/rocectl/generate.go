@@ -32,30 +32,7 @@ func generateCommand(plugin bool) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "generate",
 		Short: "Write Kubernetes objects for the RoCE NICs of this node or of all nodes, or from another network stack's",
-		Long: `Write Kubernetes objects for the RoCE NICs of this node: a RailPool, a
-NetworkAttachmentDefinition with all rails, the ConfigMap of
-k8s-rdma-shared-dev-plugin, and test pods. The addresses of the NICs give the
-subnets; without addresses, --subnet gives them.
-
-With --cluster the objects are for all nodes, as "kubectl roce rails" shows them.
-"kubectl roce generate" is the same. It needs --subnet, because the reports of nodes
-have no addresses. The match fits the same number of NICs on each node, by vendor and
-type. If there is none, for example because a node has one NIC less, the error groups
-the nodes by their NICs, and --nodes chooses one group. Comments name the nodes, what
-differs, and how many nodes the RailPool has room for.
-
-With --from the objects come from those of another network stack: SpiderIPPool and
-SpiderMultusConfig, MacvlanNetwork and HostDeviceNetwork with whereabouts or nv-ipam
-(IPPool), and NetworkAttachmentDefinitions or configuration files of the plugins
-macvlan, sriov, host-device and ipvlan, with sbr, tuning and rdma. The network NAME
-becomes NAME-roce, so that pods move from one to the other. FILE may have all of a cluster:
-
-  kubectl get spiderippools,spidermultusconfigs -A -o yaml | rocectl generate --from -
-
-Comments say what replaces what, and what was dropped and why. An object that cannot
-be converted stops no other: a comment and the error name it, and the exit status
-is 1. The same input gives the same text. Nothing is changed: read the text, and show
-its effect with "rocectl plan" before you apply it.`,
+		Long:  help("generate"),
 		Example: `  rocectl generate > rails.yaml
   rocectl generate --subnet '172.{rail+16}.0.0/16' --gateway '172.{rail+16}.0.1'
   kubectl roce generate --subnet '172.{rail+16}.0.0/16' | kubectl diff -f -

@@ -33,24 +33,8 @@ func gidsCommand(node *nodeFlags) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "gids",
 		Short: "Show the GID tables of the node's RDMA devices, and the owners of the entries",
-		Long: `Show the GID tables of the node's RDMA devices, and the owner of each entry.
-Devices that were moved into pods are included. The entries come from the
-kernel. The address of an entry tells its owner: a pod with a record, the host, or
-roce itself, if it is a filler (rdma.gidIndex). As root it also names the network
-namespace of other entries by its path, for example of a pod of another plugin. The owner
-"?" is unknown.
-
-Below each table you see how many entries are used, and which addresses appear
-twice. Such an address belongs to several pods, or to a pod and the host. A
-device that was moved to a pod, and is now neither there nor on the host, has a
-line too.
-
-NVIDIA's own driver shows each network namespace only its own entries. There
-this command merges the views of the host and of each pod with a record, which needs
-root, and a line says so. Entries of other namespaces are not shown or counted.
-
-Run it on the node. In a pod it would show the pod as the host.`,
-		Args: cobra.NoArgs,
+		Long:  help("gids"),
+		Args:  cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			records, err := node.records()
 			if err != nil {

@@ -38,31 +38,9 @@ const tracing = "/sys/kernel/tracing"
 
 func healCommand(node *nodeFlags) *cobra.Command {
 	return &cobra.Command{
-		Use:   "heal",
-		Short: "Repair what pods lose as soon as they lose it, until it is stopped",
-		Long: `Repair what the attachments of this node's pods lose as soon as they lose it, until it is
-stopped. The kernel tells of changes in the pods and of their NICs; all attachments are
-looked at every five minutes too. It does what "rocectl repair --yes" does for attachments,
-and never changes what another program has made.
-
-What it repairs is "heal" in the settings of the node (/etc/roce/node.json):
-
-    routes   routes, ip rules, sysctls and neighbours (the default)
-    all      also addresses, after a conflict probe, links, and GID indexes
-    off      nothing: no socket is open
-
-With "counts": "pods" in "rdma" of the settings it also counts for the metrics of the agent
-what each pod has on the RDMA devices. With "foreignGID": "tell" it tells when a queue pair
-of a pod uses the GID of another pod, which it cannot prevent: rocectl trace lists that as a
-call ALARM. Neither depends on "heal".
-
-A change of the settings counts within half a minute. There are at most 30 repairs in a
-minute, and an attachment that does not hold is left alone for longer each time, up to five
-minutes. rocectl trace lists what was done as calls HEAL, and rocectl show the last one of
-each attachment.
-
-It runs as root on the node itself, see conf-examples/deploy/heal.yaml for its capabilities
-and folders. It opens no port and needs no API server. You may stop or kill it at any time.`,
+		Use:     "heal",
+		Short:   "Repair what pods lose as soon as they lose it, until it is stopped",
+		Long:    help("heal"),
 		Args:    cobra.NoArgs,
 		PreRunE: node.mustExist,
 		RunE: func(cmd *cobra.Command, _ []string) error {

@@ -5,7 +5,7 @@
 // what was done on this node and whether it still stands, restores what was
 // lost, shows which addresses are leased, and explains errors.
 //
-// Each command is in one file of this folder. Their texts follow these rules:
+// Each command is in one file of this folder, and its help in help. Their texts follow these rules:
 //
 //   - Texts are lower case and have no full stop, but for the paragraphs of a
 //     command's help, which are sentences.
@@ -22,10 +22,12 @@
 package main
 
 import (
+	"embed"
 	"fmt"
 	"io"
 	"os"
 	"path/filepath"
+	"strings"
 
 	"github.com/containernetworking/plugins/pkg/utils/buildversion"
 	"github.com/spf13/cobra"
@@ -40,6 +42,19 @@ import (
 var settingsFile = conf.SettingsFile //nolint:gochecknoglobals // the linker can set a variable of a package, and nothing else
 
 func main() { os.Exit(cli.Run(root(cli.Output(os.Stdout), os.Stderr))) }
+
+// helpTexts has what --help of a command says, in help/COMMAND.txt.
+//
+//go:embed help
+var helpTexts embed.FS
+
+func help(command string) string {
+	text, err := helpTexts.ReadFile("help/" + command + ".txt")
+	if err != nil {
+		panic("rocectl: " + err.Error()) // each test of a command would show it
+	}
+	return strings.TrimSpace(string(text))
+}
 
 func versionCommand() *cobra.Command {
 	return &cobra.Command{

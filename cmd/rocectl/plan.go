@@ -60,17 +60,7 @@ func planCommand(node *nodeFlags) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "plan FILE",
 		Short: "Show what an ADD would do, as commands, and change nothing",
-		Long: `Show what an ADD of the networks in FILE would do to a pod, as the commands that
-an operator would type. Nothing is changed. You need root only on a node with
-pools in use, because the folder of leases belongs to root.
-
-FILE is a CNI configuration, a configuration list, or Kubernetes objects. Of the
-objects, the NetworkAttachmentDefinitions are used. "-" is standard input. The
-plan is for a new pod that gets all networks of the file as net1, net2 and so on.
-
-With ipam.railPool the pod gets addresses of this node's blocks. With --offline
-the RailPool must be in FILE. The plan then assumes that the node has its first
-block, and that no address is reserved for another pod.`,
+		Long:  help("plan"),
 		Example: `  rocectl plan conf-examples/one-rail.json --offline
   kubectl get net-attach-def gpu1-rail -o yaml | rocectl plan -`,
 		Args: cobra.ExactArgs(1),
@@ -132,11 +122,7 @@ func (f planFlags) run(cmd *cobra.Command, nets []netconf.Config) error {
 	var pod plan.PodFacts
 	var used []planned
 	for i, c := range nets {
-		ifName := f.ifName
-		if ifName == "" {
-			ifName = fmt.Sprintf("net%d", i+1)
-		}
-		netns := f.netns
+		ifName, netns := cmp.Or(f.ifName, fmt.Sprintf("net%d", i+1)), f.netns
 		if netns != "" {
 			netns = "/run/netns/" + netns
 		}
@@ -188,8 +174,6 @@ func (f planFlags) plan(ctx context.Context, log io.Writer, req conf.Request, po
 		if facts[i].Fault == nil && !facts[i].Parent.InPod && facts[i].Adopted == nil {
 			facts[i].Fault = allowed(facts[i].Parent)
 		}
-	}
-	for i := range facts {
 		facts[i].Pod.Tables = pod.Tables
 		for _, o := range others {
 			for _, a := range o.Plan.Addresses() {
@@ -373,19 +357,10 @@ func printRails(w io.Writer, u planned) {
 				gateways = append(gateways, a.Gateway.String())
 			}
 		}
-		t.Row(fmt.Sprintf("# %d", i.Rail), i.Name, parent(u.Plan, i), rdmaDevice(u.Plan, i), i.MAC, i.MTU,
+		t.Row(fmt.Sprintf("# %d", i.Rail), i.Name, parent(u.Plan, i), rdmaDevice(u.Plan, i).Name, i.MAC, i.MTU,
 			addresses(i), strings.Join(gateways, ","), tables(u.Plan, i))
 	}
 	_ = t.Print() // later writes report an error of w
-}
-
-func rdmaDevice(p plan.Plan, i plan.Interface) string {
-	for g := range plan.All[plan.GID](p.Ops) {
-		if g.Targets[0].Link == i.Name {
-			return g.Device.Name
-		}
-	}
-	return ""
 }
 
 // madeUp returns made-up facts for a node that cannot be read.
@@ -407,7 +382,10 @@ func (f planFlags) madeUp(req conf.Request) ([]plan.RailFacts, error) {
 			on := conf.VLAN{ID: req.VLAN, NIC: parent.Name}
 			parent.Name, parent.VLAN = on.Name(), &plan.OnVLAN{VLAN: on}
 		}
-		facts := plan.Facts{Parent: parent, Adopted: adopted(req), Pod: plan.PodFacts{IPv6: true}}
+		facts := plan.Facts{Parent: parent, Pod: plan.PodFacts{IPv6: true}}
+		if req.Prev != nil {
+			facts.Adopted = plan.FromPrev(*req.Prev)
+		}
 		out = append(out, plan.RailFacts{Facts: facts})
 	}
 	return out, nil
@@ -419,14 +397,6 @@ func numbered(name string, req conf.Request, rail int) string {
 		return name
 	}
 	return fmt.Sprint(name, rail)
-}
-
-// adopted returns the facts of an adopted interface, nil if there is none.
-func adopted(req conf.Request) *plan.Adopted {
-	if req.Prev == nil {
-		return nil
-	}
-	return plan.FromPrev(*req.Prev)
 }
 
 // offlinePool is the node's agent as an ADD would find it.

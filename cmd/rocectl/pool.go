@@ -32,11 +32,8 @@ func poolListCommand(node *nodeFlags) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "list [POOL]",
 		Short: "List the addresses that are leased or in quarantine",
-		Long: `List the addresses that are leased or in quarantine. The leases of the RailPool
-compute are in the pool rail:compute, and its quarantine time is in the node
-file. For other pools only the networks know the quarantine time, so an address
-that is free again may stay in the list for up to a day, until an ADD needs it.`,
-		Args: cobra.MaximumNArgs(1),
+		Long:  help("pool-list"),
+		Args:  cobra.MaximumNArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			book, err := node.book()
 			if err != nil {

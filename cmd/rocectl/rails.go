@@ -9,6 +9,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"net/netip"
 	"os/signal"
 	"slices"
 	"strings"
@@ -47,38 +48,7 @@ func railsCommand(node *nodeFlags, plugin bool) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "rails",
 		Short: "Show the RoCE NICs of this node, or of all nodes",
-		Long: `Show the RDMA ports of this node, one line for each: the NIC and what it is, its
-state, the nearest GPUs, the room in the GID table, and how many pods use it.
-
-RAIL is the number of the NIC in a network that takes all RoCE NICs of the node in
-the order "pci". A bond is one rail if it has one RDMA device (RoCE LAG). A port without
-a number cannot be a rail: InfiniBand, iWARP, a slave of a bond that keeps its own device,
-a representor of switchdev mode, or a device without an interface on the host. Virtual
-functions are left out.
-
-GPU has the nearest GPUs, by their numbers in nvidia-smi, and how far they are:
-PIX at most one PCIe switch, PXB several switches, PHB the root complex of one host
-bridge, NODE several host bridges of one NUMA node, SYS the connection between NUMA
-nodes.
-
-The state AWAY means that a pod has the device. "-" means that the node does not tell.
-Run it on the node. Nothing is changed. -o wide adds the model, the place on the bus, the
-driver and the firmware: "rocectl rails -o wide | less -S" does not break its long lines.
-
-With --lldp it listens for the LLDP frames of the switches, and shows the switch of
-each NIC and the port of that switch. A switch sends a frame every 30 seconds unless
-it is configured otherwise; the command ends when it has heard one on each NIC that is
-up, after --lldp-wait, or with ^C. It needs CAP_NET_RAW. LLDP is not protected: what a
-switch says of itself is not proven. If no switch is heard, LLDP may be off on its
-port, or the NIC's firmware takes the frames: with Intel's driver ice,
-ethtool --set-priv-flags NIC fw-lldp-agent off; with i40e, disable-fw-lldp on.
-
-With --cluster it shows the rails of all nodes, as their agents have reported them,
-and then what differs: a rail with another MTU, firmware, speed or QoS (PFC, DSCP, ECN)
-than the same rail of most nodes, a NIC that is missing, or a cable in another switch than those of the
-nodes that share its other switches. The switches are known if the agents have the
-flag --lldp. It may run anywhere, and reads the same kubeconfig as kubectl. "kubectl
-roce rails" is the same. A report is at most two minutes behind the node.`,
+		Long:  help("rails"),
 		Example: `  rocectl rails --lldp
   kubectl roce rails --differences`,
 		Args: cobra.NoArgs,
@@ -249,28 +219,16 @@ func columns(p nodePort) []any {
 		state += " in " + p.Bond
 	}
 	return []any{
-		orMissing(p.Rail), p.Netdev, p.String(), p.LinkLayer, state, nic.Rate(p.Speed), number(p.MTU), ownAddresses(p.Details),
+		orMissing(p.Rail), p.Netdev, p.String(), p.LinkLayer, state, nic.Rate(p.Speed), number(p.MTU), joined(p.Addresses, netip.Prefix.String),
 		nearest(p.GPUs), strings.Trim(p.VendorID+":"+p.DeviceID, ":"), gids, len(p.Pods),
 	}
 }
 
-func ownAddresses(p nic.Details) string {
-	var out []string
-	for _, a := range p.Addresses {
-		out = append(out, a.String())
-	}
-	return strings.Join(out, ",")
-}
-
 func nearest(gpus []nic.GPU) string {
-	var names []string
-	for _, g := range gpus {
-		names = append(names, g.Name)
-	}
-	if len(names) == 0 {
+	if len(gpus) == 0 {
 		return ""
 	}
-	return strings.Join(names, ",") + " " + string(gpus[0].Distance)
+	return joined(gpus, func(g nic.GPU) string { return g.Name }) + " " + string(gpus[0].Distance)
 }
 
 func number(n int) string {

@@ -30,35 +30,9 @@ func repairCommand(node *nodeFlags) *cobra.Command {
 	var s selection
 	var yes bool
 	cmd := &cobra.Command{
-		Use:   "repair",
-		Short: "Restore what this node's pods and its lease database have lost",
-		Long: `Restore what the attachments of this node's pods have lost: routes, rules,
-addresses and settings, for example after an interface was taken down and up in
-a pod; and interfaces that vanished, for example because the NIC's driver was
-reloaded. It restores what check reports, from the records, and changes nothing
-else. A lost address is restored only if no other host has it.
-
-Without --yes nothing is changed: the commands that would do the same are shown.
-A route of the attachment with other values is deleted first; check prints that
-command too.
-
-A shared RDMA device that was made again, as by a reset of the NIC, may give its pods
-other GID indexes. With --yes all its pods are repaired together, also those that are
-not selected: their addresses are taken off and set again in the recorded indexes. A pod
-for which that fails gets them back at other indexes, and repair says so. While programs
-use the device again, repair refuses and names them.
-
-An interface with other values is not changed, because it would have to be
-recreated. check prints the commands that correct it.
-
-A lease database that cannot be read is rebuilt first, from the records and from
-the addresses in all network namespaces of the node. An address that a namespace
-has and no record explains is set aside: no pool leases it until its namespace is
-gone. An intact database is not changed.
-
-Where the namespaces of the node are not visible, as in a container, the answer is
-"cannot tell", and nothing is changed. The exit status is then 2, unless there is
-another error.`,
+		Use:     "repair",
+		Short:   "Restore what this node's pods and its lease database have lost",
+		Long:    help("repair"),
 		PreRunE: node.mustExist,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			n, keys, err := node.chosen(cmd, args, s)
@@ -150,12 +124,6 @@ func labelled(name string, err error) []error {
 	return out
 }
 
-func within(ctx context.Context, k conf.Attachment, do func(context.Context, conf.Attachment) (plan.Ops, error)) (plan.Ops, error) {
-	ctx, cancel := context.WithTimeout(ctx, patience)
-	defer cancel()
-	return do(ctx, k)
-}
-
 // repairLeases rebuilds the lease database if it is damaged, or only says what that
 // would do. It returns whether the database is damaged. It rebuilds nothing where it
 // would not see the namespaces of the pods.
@@ -221,15 +189,9 @@ func forgetCommand(node *nodeFlags) *cobra.Command {
 	var s selection
 	var yes bool
 	cmd := &cobra.Command{
-		Use:   "forget",
-		Short: "Remove records and leases of pods that are gone",
-		Long: `Remove what is left of an attachment of a pod that is gone: its record, its leases, and
-what it did on the host. Use it when the runtime's DEL will never come, for example
-because the runtime has lost its state.
-
-It refuses an attachment with a namespace that exists, and does nothing where the
-namespaces of the node are not visible: the exit status is then 2. Without --yes
-nothing is changed: the attachments that would be forgotten are shown.`,
+		Use:     "forget",
+		Short:   "Remove records and leases of pods that are gone",
+		Long:    help("forget"),
 		PreRunE: node.mustExist,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if s.container == "" && len(args) == 0 {

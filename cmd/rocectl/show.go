@@ -26,11 +26,9 @@ func showCommand(node *nodeFlags) *cobra.Command {
 	var s selection
 	var format cli.Format
 	cmd := &cobra.Command{
-		Use:   "show",
-		Short: "Show the attachments of this node's pods, from their records",
-		Long: `Show the attachments of this node's pods, from their records. The GID index is the
-one that each address had when it was attached; rocectl check says if it has changed,
-and rocectl gids shows what the tables have now.`,
+		Use:     "show",
+		Short:   "Show the attachments of this node's pods, from their records",
+		Long:    help("show"),
 		PreRunE: node.mustExist,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			records, err := node.records()
@@ -119,13 +117,21 @@ func interfaces(r record.Record) []plan.Interface {
 	return r.Plan.Interfaces
 }
 
+// rdmaDevice returns the RDMA device that carries the interface, the zero value if none does.
+func rdmaDevice(p plan.Plan, i plan.Interface) plan.RDMADevice {
+	for g := range plan.All[plan.GID](p.Ops) {
+		if g.Targets[0].Link == i.Name {
+			return g.Device
+		}
+	}
+	return plan.RDMADevice{}
+}
+
 // port returns the port of the RDMA device that carries the interface, as rdma link
 // prints it.
 func port(p plan.Plan, i plan.Interface) string {
-	for g := range plan.All[plan.GID](p.Ops) {
-		if g.Targets[0].Link == i.Name {
-			return fmt.Sprintf("%s/%d", g.Device.Name, g.Device.Port)
-		}
+	if d := rdmaDevice(p, i); d.Name != "" {
+		return fmt.Sprintf("%s/%d", d.Name, d.Port)
 	}
 	return ""
 }
@@ -163,12 +169,17 @@ func attachments(s record.Store) ([]record.Record, error) {
 // store returns its record without operations.
 func ended(r record.Record) bool { return len(r.Plan.Ops) == 0 }
 
-func addresses(i plan.Interface) string {
-	out := make([]string, 0, len(i.Addresses))
-	for _, a := range i.Addresses {
-		out = append(out, a.Prefix.String())
+// joined returns texts of values, with commas between them.
+func joined[T any](all []T, text func(T) string) string {
+	out := make([]string, len(all))
+	for i, v := range all {
+		out[i] = text(v)
 	}
 	return strings.Join(out, ",")
+}
+
+func addresses(i plan.Interface) string {
+	return joined(i.Addresses, func(a plan.LeasedAddress) string { return a.Prefix.String() })
 }
 
 func parent(p plan.Plan, i plan.Interface) string {

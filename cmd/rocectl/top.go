@@ -34,28 +34,8 @@ func topCommand(node *nodeFlags) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "top",
 		Short: "Show what each pod has and sends on the RDMA devices, again every two seconds",
-		Long: `Show what each pod has and sends on the RDMA devices of the node, again every two
-seconds. There is a row for each pod and device: its queue pairs by type, the
-contexts (how often its programs have opened the device), the memory regions that
-they have registered and their bytes, and the connections of rdma_cm. Pods without
-any of these have no row.
-
-SENT and RECEIVED are rates of the device: bytes if the driver counts them, else
-packets. The device counts for all of its users together, so they are shown only
-if one user has all of its queue pairs.
-
-The kernel tells the process that made each object, and the network namespace of
-the process tells the pod. A user "?" is a process in a namespace without a
-record: its pod is gone, or another plugin made its network. "host" is a process in
-the network of the node, such as that of a pod with hostNetwork.
-
-Below the table are the alarms of the last hour: pods that used the GID of another pod
-(foreignGID in /etc/roce/node.json).
-
-Run it as root on the node: in a container without the PIDs of the node (hostPID)
-it cannot tell who a process is. A format for programs, such as -o json, and --once
-print one table, after one second.`,
-		Args: cobra.NoArgs,
+		Long:  help("top"),
+		Args:  cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			ctx, stop := signal.NotifyContext(cmd.Context(), unix.SIGINT, unix.SIGTERM)
 			defer stop()

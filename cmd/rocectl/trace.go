@@ -27,12 +27,9 @@ func traceCommand(node *nodeFlags) *cobra.Command {
 	var last uint
 	var watch bool
 	cmd := &cobra.Command{
-		Use:   "trace",
-		Short: "Show the last ADDs and DELs of this node: how long each took, and how it ended",
-		Long: `Show the last ADDs and DELs of this node: how long each took, and how it ended. What
-rocectl heal has made again is a call HEAL, and what it has seen a call ALARM. POD is
-the name of a pod, with or without its namespace. For a pod or a container the steps of
-each ADD are shown too. The node keeps about 2,000 calls, until it boots.`,
+		Use:     "trace",
+		Short:   "Show the last ADDs and DELs of this node: how long each took, and how it ended",
+		Long:    help("trace"),
 		PreRunE: node.mustExist,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			dir, err := node.dir()

@@ -14,6 +14,7 @@ import (
 	"os"
 	"slices"
 	"strings"
+	"sync/atomic"
 	"time"
 
 	"github.com/containernetworking/plugins/pkg/utils/buildversion"
@@ -49,32 +50,7 @@ func verifyCommand(node *nodeFlags) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "verify [NAMESPACE/POD] [PEER...]",
 		Short: "Test the rails of a pod, and those between pods",
-		Long: `Test each rail of a pod: rule and table, whether the gateway answers, whether another
-host uses its address, and in the pod also the GID, the device files and the limit for
-locked memory. Run it in the pod, or on the node as root with NAMESPACE/POD, --pid,
---netns or --container. It needs NET_RAW for the tests on the network. Nothing is changed.
-
-With PEERs, other pods that run "rocectl verify serve" with the same $ROCE_VERIFY_TOKEN, it also tests each rail with
-the same rail of each PEER: whether packets pass, and whether they pass with the full
-MTU. --cross tests each rail with all rails of the PEER to which it has a route. --all
-lets the PEERs test each other too, in rounds: no NIC is in two tests at the same
-time, and n pods need n rounds. A PEER is an address or a name, with a port if it is
-not 9483. NODE=PEER says what answers call it; otherwise it says so itself. The PEER
-"-" reads more of them from the standard input, one a line. If there is a line ".",
-the list ends there, and the test stops if the input ends before it.
-
---rdma also connects the rails by rdma_cm (rping) and transfers with ib_write_bw, where
-both pods have these programs. This loads the rails: each test takes as much bandwidth
-as it can get, for moments.
-
---daemonset tests all nodes of a cluster, from any machine with kubectl: the pods of the
-DaemonSet run "rocectl verify serve", and one of them leads the test.
-conf-examples/deploy/samples/verify.yaml has such a DaemonSet, and the rights.
-
-It prints each fault once, with the command that corrects it, then what it cannot tell,
-and a table of pods and rails: a bad node is a line of letters, a bad leaf switch a
-column, a bad cable one letter. The exit status is that of doctor: 0, 1 for a problem, 2
-if a test could not tell.`,
+		Long:  help("verify"),
 		Example: `  rocectl verify
   rocectl verify 10.244.1.17 10.244.2.9
   rocectl verify --all --html report.html $(kubectl get pods -l app=rails-test -o jsonpath='{.items[*].status.podIP}')
@@ -105,11 +81,7 @@ func serveCommand(node *nodeFlags) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "serve",
 		Short: "Let other pods test the rails of this pod",
-		Long: `Let other pods test the rails of this pod, until it is stopped: rocectl verify. It
-listens on the pod's ordinary network, and sends back UDP packets on each rail. It
-answers only callers with the same $ROCE_VERIFY_TOKEN, and no packet that they have not
-announced. For a test by RDMA it starts rping and ib_write_bw, if they are there. Run it
-only for the test.`,
+		Long:  help("verify-serve"),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			f.env.at = f.env.at.of(args)
 			key, err := verify.KeyOf(os.Getenv(verify.TokenVariable))
@@ -134,10 +106,7 @@ only for the test.`,
 }
 
 func (f *verifyFlags) register(cmd *cobra.Command) {
-	cmd.Flags().StringVar(&f.env.netns, "netns", "", "the pod's network namespace: a `PATH`, or a name in /run/netns")
-	cmd.Flags().IntVar(&f.env.pid, "pid", 0, "a process of the pod: its `PID` on the node")
-	cmd.Flags().StringVar(&f.env.at.container, "container", "", "the pod of this container: its `ID`, or the beginning of it")
-	cmd.MarkFlagsMutuallyExclusive("netns", "pid", "container")
+	f.env.register(cmd)
 	cmd.Flags().StringVar(&f.name, "name", "", "the `NAME` of this pod in answers (default $NODE_NAME, or the host name)")
 }
 
@@ -248,23 +217,17 @@ func (f *verifyFlags) run(cmd *cobra.Command, p verify.Pod, peers []string) (ver
 	ctx, stop := context.WithCancel(cmd.Context())
 	defer stop()
 	cmd.SetContext(ctx)
-	done, gone := make(chan func() (verify.Report, error), 1), make(chan struct{})
-	go func() {
-		r, err := f.test(cmd, p, peers)
-		done <- func() (verify.Report, error) { return r, err }
-	}()
+	var gone atomic.Bool
 	go func() {
 		_, _ = io.Copy(io.Discard, caller) // however it ends
-		close(gone)
-	}()
-	select {
-	case result := <-done:
-		return result()
-	case <-gone:
+		gone.Store(true)
 		stop()
-		<-done
+	}()
+	r, err := f.test(cmd, p, peers)
+	if gone.Load() {
 		return verify.Report{}, cnierr.New(cnierr.NotAvailable, "test for", "the caller", "start the test again", "its end of the standard input is closed")
 	}
+	return r, err
 }
 
 func (f *verifyFlags) test(cmd *cobra.Command, p verify.Pod, peers []string) (verify.Report, error) {
@@ -373,11 +336,11 @@ func (f *verifyFlags) report(w io.Writer, r verify.Report) (err error) {
 
 // rdma tests what RDMA programs of a pod need. here says that this is the pod itself.
 func (f *verifyFlags) rdma(cmd *cobra.Command, p verify.Pod, here bool) []report.Answer {
+	var rails []verify.Rail
 	ns, err := f.env.read(cmd)
-	if err != nil {
-		return []report.Answer{failedRDMA(p, err)}
+	if err == nil {
+		rails, err = p.Rails(cmd.Context())
 	}
-	rails, err := p.Rails(cmd.Context())
 	if err != nil {
 		return []report.Answer{failedRDMA(p, err)}
 	}
@@ -408,9 +371,11 @@ func failedRDMA(p verify.Pod, err error) report.Answer {
 	if cnierr.CodeOf(err) == cnierr.NoGID {
 		return lacking(verify.GID, "all rails of "+p.Name, err.Error(), "rocectl doctor gid-table  # on the node")
 	}
-	return report.Answer{Check: verify.GID, Finding: report.Finding{
-		Verdict: report.CannotTell, Of: "all rails of " + p.Name, Found: err.Error(), Missing: "RDMA devices: rocectl doctor on the node says what is missing",
-	}}
+	return untold(verify.GID, "all rails of "+p.Name, err.Error(), "RDMA devices: rocectl doctor on the node says what is missing")
+}
+
+func untold(check, of, found, missing string) report.Answer {
+	return report.Answer{Check: check, Finding: report.Finding{Verdict: report.CannotTell, Of: of, Found: found, Missing: missing}}
 }
 
 func lacking(check, of, found, fix string) report.Answer {
@@ -433,17 +398,15 @@ func gidOf(p verify.Pod, r verify.Rail, have []gids.Rail) report.Answer {
 
 // container tests the device files and the limit for locked memory.
 func container(p verify.Pod, rails []gids.Rail, here bool) report.Answer {
-	a := report.Answer{Check: verify.Container, Finding: report.Finding{Verdict: report.OK, Of: p.Name, Found: "it can open the RDMA devices and lock memory"}}
 	if !here {
-		a.Verdict, a.Found, a.Missing = report.CannotTell, "this is not the container", "rocectl verify in the container: device files and the limit for locked memory"
-		return a
+		return untold(verify.Container, p.Name, "this is not the container", "rocectl verify in the container: device files and the limit for locked memory")
 	}
 	own, err := podenv.Own()
 	if err == nil {
 		err = own.Check(rails)
 	}
 	if err != nil {
-		return lacking(verify.Container, p.Name, err.Error(), cnierr.CNI("rocectl", err).Details)
+		return lacking(verify.Container, p.Name, err.Error(), hint(err))
 	}
-	return a
+	return report.Answer{Check: verify.Container, Finding: report.Finding{Verdict: report.OK, Of: p.Name, Found: "it can open the RDMA devices and lock memory"}}
 }

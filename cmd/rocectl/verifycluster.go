@@ -195,7 +195,7 @@ func (f *verifyFlags) fleet(cmd *cobra.Command) (found verify.Report, err error)
 func (d daemonSet) describe() string { return d.in() + shell.Command(" describe daemonset %s", d.name) }
 
 func untested(of, found, missing string) report.Answer {
-	return report.Answer{Check: verify.Reach, Finding: report.Finding{Verdict: report.CannotTell, Of: of, Found: found, Missing: missing}}
+	return untold(verify.Reach, of, found, missing)
 }
 
 // lead runs the test in the first pod. The others are listed on its standard input: an

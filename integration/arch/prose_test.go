@@ -59,6 +59,11 @@ func TestDocumentsAreEasyToRead(t *testing.T) {
 // packages say what they do.
 func TestHelpAndPackageCommentsAreEasyToRead(t *testing.T) {
 	t.Parallel()
+	for _, p := range tracked(t) {
+		if strings.Contains(p, "/help/") && strings.HasSuffix(p, ".txt") {
+			easyToRead(t, p, read(t, p))
+		}
+	}
 	for _, f := range sources(t) {
 		if f.ast.Doc != nil {
 			easyToRead(t, f.at(f.ast), f.ast.Doc.Text())
