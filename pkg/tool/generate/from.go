@@ -5,6 +5,7 @@ package generate
 
 import (
 	"bytes"
+	_ "embed"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -338,9 +339,19 @@ func (f *fields) done() {
 	f.parts = nil
 }
 
-// drop adds a comment for each member that has a reason to be dropped. A member that says
-// nothing (false, 0, "", empty) has none.
-func (f *fields) drop(d *Document, reasons map[string]string) {
+// dropped says of members of objects of other stacks why nothing replaces them.
+//
+//go:embed dropped.yaml
+var dropped []byte
+
+// drop adds a comment for each member that has a reason in dropped to be dropped from a kind of
+// object. A member that says nothing (false, 0, "", empty) has none.
+func (f *fields) drop(d *Document, kind string) {
+	var all map[string]map[string]string
+	if err := yaml.UnmarshalStrict(dropped, &all); err != nil {
+		panic("generate: dropped.yaml: " + err.Error())
+	}
+	reasons := all[kind]
 	for _, key := range slices.Sorted(maps.Keys(reasons)) {
 		if v := f.whole(key); !empty(v) {
 			d.note("Dropped: %s%s: %s.", f.path, key, reasons[key])
@@ -367,5 +378,5 @@ func empty(v any) bool {
 	case []any:
 		return len(v) == 0
 	}
-	return v == nil || v == false || v == float64(0) || v == ""
+	return v == nil || v == false || v == 0 || v == float64(0) || v == ""
 }

@@ -112,6 +112,14 @@ type member struct {
 // ordered is a JSON object with its keys in the order in which people write them.
 type ordered []member
 
+// with adds a member, unless it says nothing: nil, 0, "" or empty.
+func (o ordered) with(key string, value any) ordered {
+	if empty(value) {
+		return o
+	}
+	return append(o, member{key, value})
+}
+
 // MarshalJSON implements json.Marshaler.
 func (o ordered) MarshalJSON() ([]byte, error) {
 	var b bytes.Buffer

@@ -4,6 +4,7 @@
 package generate
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"net/netip"
@@ -58,13 +59,7 @@ func (c *converter) whereabouts(d *Document, o object, in *fields) (any, error) 
 	if gateway := in.str("gateway"); gateway != "" {
 		subnets[0].Gateway = gateway
 	}
-	in.drop(d, map[string]string{
-		"datastore": "the addresses are in RailPools", "kubernetes": "the plugin opens no connection", "etcd_host": "the addresses are in RailPools",
-		"log_file": "`log` of roce is for all of it", "log_level": "`log` of roce is for all of it", "configuration_path": "there is no such file",
-		"network_name": "use RailPools with different names", "leader_lease_duration": "there is no leader", "leader_renew_deadline": "there is no leader",
-		"leader_retry_period": "there is no leader", "node_slice_size": "spec.blockSize of the RailPool", "overlapping_ranges": "networks may share a RailPool",
-		"enable_overlapping_ranges": "networks may share a RailPool", "sleep_for_race": "there is no race",
-	})
+	in.drop(d, "whereabouts")
 	return c.poolIPAM(d, o.Metadata.Name, comments, subnets, in.whole("routes"))
 }
 
@@ -82,16 +77,8 @@ func wherever(r *fields) (s block.Subnet, notes []string, err error) {
 		last, _, _ := strings.Cut(prefix, "/")
 		s.Ranges, notes = []string{first + "-" + last}, nil // it ends with an address, so it has host bits
 	}
-	start, end := r.str("range_start"), r.str("range_end")
-	if start != "" || end != "" {
-		p := netip.MustParsePrefix(s.Subnet) // subnet has checked it
-		if start == "" {
-			start = p.Addr().Next().String()
-		}
-		if end == "" {
-			end = lastHost(p).String()
-		}
-		s.Ranges = []string{start + "-" + end}
+	if start, end := r.str("range_start"), r.str("range_end"); start != "" || end != "" {
+		s.Ranges = rangeOf(netip.MustParsePrefix(s.Subnet), start, end) // subnet has checked it
 	}
 	for _, e := range r.list("exclude") {
 		if p, err := netip.ParsePrefix(e); err == nil {
@@ -100,6 +87,11 @@ func wherever(r *fields) (s block.Subnet, notes []string, err error) {
 		s.Exclude = append(s.Exclude, strings.TrimSuffix(e, "/32"))
 	}
 	return s, notes, nil
+}
+
+// rangeOf returns a range of a subnet, of which one end may be "".
+func rangeOf(p netip.Prefix, start, end string) []string {
+	return []string{cmp.Or(start, p.Addr().Next().String()) + "-" + cmp.Or(end, lastHost(p).String())}
 }
 
 func lastHost(p netip.Prefix) netip.Addr {
@@ -132,9 +124,7 @@ func (c *converter) nvIPAM(d *Document, in *fields) (any, error) {
 		return nil, fmt.Errorf("%s: %w", pool, err)
 	}
 	routes := pool.spec.whole("routes")
-	pool.spec.drop(&notes, map[string]string{
-		"nodeSelector": "write its labels as spec.nodeSelector", "defaultGateway": "the default route of the pod stays on eth0",
-	})
+	pool.spec.drop(&notes, "nv-ipam")
 	pool.spec.rest(&notes)
 	used, err := c.addPool(name, notes.Comments, spec)
 	out := ordered{{"type", "roce-ipam"}, {"railPool", used}}
@@ -175,7 +165,7 @@ func exclusions(in *fields) (out []string) {
 func cidrPool(d *Document, pool object) (block.PoolSpec, error) {
 	d.note("%s: each node has a subnet of its own, so each is a rack. A node that joins needs an entry in spec.racks first.", pool)
 	index, exclude := pool.spec.number("gatewayIndex"), exclusions(pool.spec)
-	pool.spec.drop(d, map[string]string{"cidr": "the subnets of the nodes are in spec.racks", "perNodeNetworkPrefix": "the subnets of the nodes are in spec.racks"})
+	pool.spec.drop(d, "CIDRPool")
 	spec := block.PoolSpec{RackLabel: "kubernetes.io/hostname"}
 	for _, n := range append(pool.spec.objects("staticAllocations"), pool.status.objects("allocations")...) {
 		node, prefix, gateway := n.str("nodeName"), n.str("prefix"), n.str("gateway")
@@ -208,21 +198,12 @@ func hostLocal(d *Document, in *fields) any {
 		one := ordered{{"subnet", text}}
 		start, end := r.str("rangeStart"), r.str("rangeEnd")
 		if p, err := netip.ParsePrefix(text); err == nil && (start != "" || end != "") {
-			if start == "" {
-				start = p.Masked().Addr().Next().String()
-			}
-			if end == "" {
-				end = lastHost(p.Masked()).String()
-			}
-			one = append(one, member{"ranges", []string{start + "-" + end}})
+			one = append(one, member{"ranges", rangeOf(p.Masked(), start, end)})
 		}
-		if g := r.str("gateway"); g != "" {
-			one = append(one, member{"gateway", g})
-		}
-		subnets = append(subnets, one)
+		subnets = append(subnets, one.with("gateway", r.str("gateway")))
 	}
 	d.note("ipam: host-local becomes a pool of the node. Give each node ranges of its own, or let the nodes share a RailPool.")
-	in.drop(d, map[string]string{"dataDir": "the state folder of the node has all leases", "resolvConf": "a rail needs no DNS"})
+	in.drop(d, "host-local")
 	out := ordered{{"type", "roce-ipam"}, {"subnets", subnets}}
 	if routes := in.whole("routes"); routes != nil {
 		out = append(out, member{"routes", routes})

@@ -46,12 +46,7 @@ func (c *converter) spiderMultusConfig(o object) error {
 	if kind == "ipvlan" {
 		config = append(config, member{"child", "ipvlan"})
 	}
-	if vlan := part.number("vlanID"); vlan != 0 {
-		config = append(config, member{"vlan", vlan})
-	}
-	if mtu := part.number("mtu"); mtu != 0 {
-		config = append(config, member{"mtu", mtu})
-	}
+	config = config.with("vlan", part.number("vlanID")).with("mtu", part.number("mtu"))
 	if mode == "underlay" {
 		d.note("coordinator.mode underlay: the pod has no other network, so hostLink carries probes of the kubelet, ClusterIPs and DNS (docs/default-network.md).")
 		config = append(config, member{"hostLink", ordered{{"routes", []string{"auto"}}}})
@@ -62,17 +57,9 @@ func (c *converter) spiderMultusConfig(o object) error {
 
 // spiderDropped says what of Spiderpool nothing replaces.
 func spiderDropped(d *Document, o object, part *fields, resource string) {
-	o.spec.drop(d, map[string]string{
-		"coordinator":       "roce makes the tables and rules, and checks the gateway and address conflicts, by itself",
-		"enableCoordinator": "roce always makes tables and rules",
-		"disableIPAM":       "write ipam into the network, or leave it out",
-		"chainCNIJsonData":  "write these plugins behind roce in the list",
-	})
+	o.spec.drop(d, "SpiderMultusConfig")
 	o.spec.object("coordinator").done()
-	part.drop(d, map[string]string{
-		"enableRdma": "roce finds the RDMA device of the NIC by itself", "rdmaIsolation": "roce moves the device in exclusive mode by itself",
-		"minTxRateMbps": "write it into the configuration of sriov below", "maxTxRateMbps": "write it into the configuration of sriov below",
-	})
+	part.drop(d, "SpiderMultusConfig, its plugin")
 	for _, key := range []string{"rdma-resource-inject", "network-resource-inject"} {
 		if o.Metadata.Annotations["cni.spidernet.io/"+key] != "" {
 			d.note("Problem: Spiderpool put this network and its resource into pods with the annotation cni.spidernet.io/%s, and nothing does so now. Such pods need "+
@@ -83,14 +70,7 @@ func spiderDropped(d *Document, o object, part *fields, resource string) {
 
 // vf returns the configuration of the plugin that makes the interface.
 func vf(plugin string, vlan int, ipam any) ordered {
-	out := ordered{{"type", plugin}}
-	if vlan != 0 {
-		out = append(out, member{"vlan", vlan})
-	}
-	if ipam != nil {
-		out = append(out, member{"ipam", withRail(ipam)})
-	}
-	return out
+	return ordered{{"type", plugin}}.with("vlan", vlan).with("ipam", withRail(ipam))
 }
 
 // withRail names the rail of the pool: roce-ipam behind another plugin does not know
@@ -181,12 +161,7 @@ func spiderPool(pool object) (block.Subnet, []string, error) {
 	}
 	out.Subnet = s
 	d.Comments = append(d.Comments, notes...)
-	pool.spec.drop(&d, map[string]string{
-		"podAffinity": "a network is for the pods that name it", "namespaceAffinity": "a network is for the pods of its namespace",
-		"namespaceName": "a network is for the pods of its namespace", "multusName": "the network names the pool",
-		"nodeName": "write a label of these nodes as spec.nodeSelector", "nodeAffinity": "write its labels as spec.nodeSelector",
-		"default": "each network names its pool", "vlan": "the network has the VLAN", "disable": "do not apply the RailPool",
-	})
+	pool.spec.drop(&d, "SpiderIPPool")
 	pool.spec.number("ipVersion") // the subnet says it
 	pool.spec.whole("routes")     // for the network
 	pool.spec.rest(&d)
@@ -254,10 +229,7 @@ func interfaceOf(p *fields, ipam any) ordered {
 			out = append(out, member{key, p.whole(key)})
 		}
 	}
-	if ipam != nil {
-		out = append(out, member{"ipam", withRail(ipam)})
-	}
-	return out
+	return out.with("ipam", withRail(ipam))
 }
 
 // chain is what follows the first plugin of a list.
@@ -335,10 +307,7 @@ func (l *chain) roce(macvlan *fields, ipam any) ordered {
 	if len(l.sysctl) > 0 {
 		out = append(out, member{"sysctl", l.sysctl})
 	}
-	if ipam != nil {
-		out = append(out, member{"ipam", ipam})
-	}
-	return out
+	return out.with("ipam", ipam)
 }
 
 // macvlanNetwork converts a network of NVIDIA's network operator.
@@ -349,18 +318,7 @@ func (c *converter) macvlanNetwork(o object) error {
 	if err != nil {
 		return err
 	}
-	config := ordered{{"type", "roce"}}
-	for _, key := range []string{"master", "mode"} {
-		if v := o.spec.str(key); v != "" {
-			config = append(config, member{key, v})
-		}
-	}
-	if mtu := o.spec.number("mtu"); mtu != 0 {
-		config = append(config, member{"mtu", mtu})
-	}
-	if ipam != nil {
-		config = append(config, member{"ipam", ipam})
-	}
+	config := ordered{{"type", "roce"}}.with("master", o.spec.str("master")).with("mode", o.spec.str("mode")).with("mtu", o.spec.number("mtu")).with("ipam", ipam)
 	namespace := o.spec.str("networkNamespace")
 	o.spec.rest(&d)
 	return c.addNetwork(d, o, namespace, "", config)

@@ -64,7 +64,7 @@ func Tell(ns Namespace) (Advice, error) {
 	if len(a.undecided) == 0 {
 		return a, nil
 	}
-	return a, cnierr.New(cnierr.NoGID, "choose GID index for", strings.Join(links(used), ", "),
+	return a, cnierr.New(cnierr.NoGID, "choose GID index for", joined(used, ", ", func(r Rail) string { return string(r.Link) }),
 		"start one process for each rail, each with what rocectl env --ifname NAME prints, or delete the pod: if the network has rdma.gidIndex equal, ADD makes the indexes equal",
 		"%s", strings.Join(a.undecided, "; "))
 }
@@ -96,38 +96,18 @@ func (a *Advice) onePerPort(rails []Rail) []Rail {
 	return out
 }
 
-func (a *Advice) devices(rails []Rail) []string {
-	var out []string
-	for _, r := range rails {
-		out = append(out, r.Port.String())
-	}
-	return out
+func devices(rails []Rail) string {
+	return joined(rails, ",", func(r Rail) string { return r.Port.String() })
 }
 
 // commonIndex returns the GID index of the rails, if it is the same on all.
 func commonIndex(rails []Rail) (int, bool) {
-	for _, r := range rails {
-		if r.Index != rails[0].Index {
-			return 0, false
-		}
-	}
-	return rails[0].Index, true
+	index := rails[0].Index
+	return index, !slices.ContainsFunc(rails, func(r Rail) bool { return r.Index != index })
 }
 
 func indexes(rails []Rail) string {
-	var out []string
-	for _, r := range rails {
-		out = append(out, fmt.Sprintf("%s %d", r.Link, r.Index))
-	}
-	return strings.Join(out, ", ")
-}
-
-func links(rails []Rail) []string {
-	var out []string
-	for _, r := range rails {
-		out = append(out, string(r.Link))
-	}
-	return out
+	return joined(rails, ", ", func(r Rail) string { return fmt.Sprintf("%s %d", r.Link, r.Index) })
 }
 
 // NCCL takes one GID index for all rails (NCCL_IB_GID_INDEX). Without one, NCCL since
@@ -176,7 +156,7 @@ func ncclValid(e rdma.Entry) bool {
 
 // nccl adds the settings of NCCL.
 func (a *Advice) nccl(rails []Rail) {
-	a.set("NCCL_IB_HCA", "="+strings.Join(a.devices(rails), ","))
+	a.set("NCCL_IB_HCA", "="+devices(rails))
 	if index, same := commonIndex(rails); same {
 		a.set("NCCL_IB_GID_INDEX", fmt.Sprint(index))
 		return
@@ -213,7 +193,7 @@ func (a *Advice) nccl(rails []Rail) {
 // adapted from NCCL, and its variables have the same endings (env_defs_internal.h of
 // NVSHMEM 3). NVSHMEM uses the list of devices only with NVSHMEM_ENABLE_NIC_PE_MAPPING=1.
 func (a *Advice) nvshmem(rails []Rail) {
-	list := []Variable{{"NVSHMEM_HCA_LIST", strings.Join(a.devices(rails), ",")}}
+	list := []Variable{{"NVSHMEM_HCA_LIST", devices(rails)}}
 	for _, v := range a.Set {
 		ending, _ := strings.CutPrefix(v.Name, "NCCL_")
 		if v.Name != "NCCL_IB_HCA" {
@@ -287,7 +267,7 @@ func sameFunction(a, b Port) (bus, device bool) {
 // request 10209 it took the RoCE version from a field that only NVIDIA's drivers fill. NVIDIA's
 // models have names like MT4129.
 func (a *Advice) ucx(rails []Rail) {
-	a.set("UCX_NET_DEVICES", strings.Join(a.devices(rails), ","))
+	a.set("UCX_NET_DEVICES", devices(rails))
 	if slices.ContainsFunc(rails, func(r Rail) bool { return !strings.HasPrefix(r.Port.Model, "MT") }) {
 		a.why("UCX_UD_VERBS_ETH_DGID_CHECK=n, because UCX of 2024 and older drops all UD packets from NICs that are not NVIDIA's, and ends with Endpoint timeout")
 		a.set("UCX_UD_VERBS_ETH_DGID_CHECK", "n")

@@ -200,7 +200,7 @@ func (r Rail) undecided() error {
 	case len(r.other) > 0:
 		return cnierr.New(cnierr.NoGID, "find RDMA device of", r.Addr.String(), hint,
 			"it has entries in %s, and the names of the interfaces do not tell which one is that of %s: another interface on this node has the address too, or they are the NICs of a bond",
-			strings.Join(texts(append([]Port{r.Port}, r.other...)), ", "), r.Link)
+			texts(append([]Port{r.Port}, r.other...)), r.Link)
 	case len(r.doubt) > 0:
 		return cnierr.New(cnierr.NoGID, "find GID index of", r.Addr.String(), hint,
 			"it is in %s at %s, and the names of the interfaces do not tell which entry is that of %s: another interface on this node has the address too", r.Port, rdma.Numbers(r.doubt), r.Link)
@@ -252,7 +252,7 @@ func find(ports []Port, a Addr, all []Addr, h Hints) (Rail, bool) {
 		r.doubt = own
 	}
 	if len(found) > 1 {
-		r.Notes = append(r.Notes, fmt.Sprintf("%s has entries in %s: %s, %s", a.Addr, strings.Join(texts(found), ", "), best, h.reason(best, a, found)))
+		r.Notes = append(r.Notes, fmt.Sprintf("%s has entries in %s: %s, %s", a.Addr, texts(found), best, h.reason(best, a, found)))
 	}
 	if len(places) > 1 {
 		r.Notes = append(r.Notes, fmt.Sprintf("%s is in %s at %s: another interface on this node has the address too", a.Addr, best, rdma.Numbers(places)))
@@ -367,26 +367,29 @@ func (h Hints) notFound(ports []Port, addrs []Addr) error {
 	full := slices.DeleteFunc(slices.Clone(ports), func(p Port) bool { return len(p.Entries) < p.Size || p.off() })
 	if off := h.off(ports, addrs); len(off) > 0 && (len(full) == 0 || len(h.Recorded) > 0) {
 		return cnierr.New(cnierr.NoGID, action, strings.Join(asked, ", "), "on the node, "+rdma.TurnOnRoCE,
-			"none has an entry in %s; RoCE is off on %s: it has no GID table", strings.Join(texts(ports), ", "), strings.Join(texts(off), ", "))
+			"none has an entry in %s; RoCE is off on %s: it has no GID table", texts(ports), texts(off))
 	}
 	if len(full) > 0 {
 		p := full[0]
 		return cnierr.New(cnierr.NoGID, action, strings.Join(asked, ", "),
 			"start fewer pods on this NIC, or give them fewer addresses; rocectl gids on the node shows the owners of the entries. Then delete the pod, so that it is created again",
-			"none has an entry in %s, and the table of %s is full, with %d entries", strings.Join(texts(ports), ", "), p, p.Size)
+			"none has an entry in %s, and the table of %s is full, with %d entries", texts(ports), p, p.Size)
 	}
 	return cnierr.New(cnierr.NoGID, action, strings.Join(asked, ", "),
 		"the pod needs an address on a child of an RDMA NIC: check its networks annotation, and the tables with rocectl gids on the node; "+
 			rdma.TableFull+" of the node says that a table is full",
-		"none has an entry in %s", strings.Join(texts(ports), ", "))
+		"none has an entry in %s", texts(ports))
 }
 
-func texts(ports []Port) []string {
-	out := make([]string, 0, len(ports))
-	for _, p := range ports {
-		out = append(out, p.String())
+func texts(ports []Port) string { return joined(ports, ", ", Port.String) }
+
+// joined returns texts of values, with a separator between them.
+func joined[T any](all []T, separator string, text func(T) string) string {
+	out := make([]string, len(all))
+	for i, v := range all {
+		out[i] = text(v)
 	}
-	return out
+	return strings.Join(out, separator)
 }
 
 // leftOut says which addresses are no rail although they should be, and why, and which
@@ -417,7 +420,7 @@ func (h Hints) leftOut(ports []Port, addrs []Addr) []string {
 			continue
 		}
 		out = append(out, fmt.Sprintf("%s %s is left out: it has no entry. On %s RoCE is off, because the port has no GID table: is %s on it? rocectl env on the node tells",
-			a.Link, a.Addr, strings.Join(texts(off), ", "), a.Link))
+			a.Link, a.Addr, texts(off), a.Link))
 		rail[a.Link] = true // once for each interface
 	}
 	return out
@@ -436,7 +439,7 @@ func (r Recorded) lost(ports []Port) string {
 	case len(of) == 0:
 		return fmt.Sprintf("it had an entry in %s when the pod was made, and that device is not there now: rdma dev on the node", r.Device)
 	case len(off) > 0:
-		return fmt.Sprintf("RoCE is off on %s: the port has no GID table. %s", strings.Join(texts(off), ", "), "on the node, "+rdma.TurnOnRoCE)
+		return fmt.Sprintf("RoCE is off on %s: the port has no GID table. %s", texts(off), "on the node, "+rdma.TurnOnRoCE)
 	}
 	return fmt.Sprintf("it had an entry in %s when the pod was made, and has none now; rocectl check shows more", r.Device)
 }

@@ -41,10 +41,16 @@ type Namespace struct {
 	Apart string
 }
 
-// namespace returns what programs can use, from the rails that were found and the view of
-// the namespace that they are in.
-func namespace(rails []Rail, v view) Namespace {
-	return Namespace{Rails: rails, Out: v.Out, OutAddr: v.OutAddr, Apart: apart(rails, v.Routes)}
+// namespace finds the rails of a namespace, from its view and the ports that it can use. If an
+// interface is given, it returns only the rails of that interface.
+func namespace(v view, ports []Port, only conf.LinkName, h Hints) (Namespace, error) {
+	on, err := addrs(v, only)
+	if err != nil {
+		return Namespace{}, err
+	}
+	h.Out = v.Out
+	rails, err := Find(ports, on, h)
+	return Namespace{Rails: rails, Out: v.Out, OutAddr: v.OutAddr, Apart: apart(rails, v.Routes)}, err
 }
 
 // apart returns "net1 to net2" for the first rail that has no route to another one. The
@@ -75,12 +81,7 @@ func (n Node) Here(ctx context.Context, only conf.LinkName) (Namespace, error) {
 	if err != nil {
 		return Namespace{}, err
 	}
-	on, err := addrs(here, only)
-	if err != nil {
-		return Namespace{}, err
-	}
-	rails, err := Find(ports, on, Hints{Slaves: here.Slaves, Out: here.Out})
-	return namespace(rails, here), err
+	return namespace(here, ports, only, Hints{Slaves: here.Slaves})
 }
 
 // At returns the rails of the namespace at a path. Otherwise it is as Here. It needs
@@ -99,11 +100,7 @@ func (n Node) At(ctx context.Context, netns string, only conf.LinkName) (Namespa
 		return Namespace{}, err
 	}
 	var pod view
-	err = k.Enter(func() (err error) {
-		pod, err = viewHere(ctx)
-		return err
-	})
-	if err != nil {
+	if err = k.Enter(func() (err error) { pod, err = viewHere(ctx); return err }); err != nil {
 		return Namespace{}, err
 	}
 	s := rdma.New(rdma.Config{Sys: n.Sys, Enter: k.Enter, Netns: netns})
@@ -112,12 +109,7 @@ func (n Node) At(ctx context.Context, netns string, only conf.LinkName) (Namespa
 	if err != nil {
 		return Namespace{}, err
 	}
-	on, err := addrs(pod, only)
-	if err != nil {
-		return Namespace{}, err
-	}
-	rails, err := Find(ports, on, Hints{Slaves: append(host.Slaves, pod.Slaves...), Recorded: n.recorded(k.ID(), only), Out: pod.Out})
-	return namespace(rails, pod), err
+	return namespace(pod, ports, only, Hints{Slaves: append(host.Slaves, pod.Slaves...), Recorded: n.recorded(k.ID(), only)})
 }
 
 // usable returns the ports that a pod can use, with the entries that it sees. In
@@ -155,7 +147,7 @@ func addrs(v view, only conf.LinkName) ([]Addr, error) {
 	for _, a := range v.Addrs {
 		switch {
 		case only == "" || only == a.Link:
-			out = append(out, Addr(a))
+			out = append(out, a)
 		case !slices.Contains(others, string(a.Link)):
 			others = append(others, string(a.Link))
 		}
@@ -173,10 +165,9 @@ func addrs(v view, only conf.LinkName) ([]Addr, error) {
 func (n Node) recorded(id netns.ID, only conf.LinkName) map[Addr]Recorded {
 	out := map[Addr]Recorded{}
 	for _, r := range n.Records {
-		if r.NetnsID != id {
-			continue
+		if r.NetnsID == id {
+			maps.Copy(out, recorded(r))
 		}
-		maps.Copy(out, recorded(r))
 	}
 	maps.DeleteFunc(out, func(a Addr, _ Recorded) bool { return only != "" && a.Link != only })
 	return out
@@ -205,7 +196,7 @@ type podView struct {
 func (n Node) views(ctx context.Context, host []Port) ([]podView, error) {
 	hidden := n.lacksEntries(host)
 	if hidden || !slices.ContainsFunc(host, Port.hasFillers) {
-		if err := n.lookAtFillers(host); err != nil {
+		if _, err := n.look(ctx, plan.FillerNetns, netns.ID{}, nil, host); err != nil {
 			return nil, err
 		}
 	}
@@ -220,7 +211,7 @@ func (n Node) views(ctx context.Context, host []Port) ([]podView, error) {
 		if !hidden || looked[r.NetnsID] {
 			into = nil
 		}
-		held, err := n.look(ctx, r, moves, into)
+		held, err := n.look(ctx, r.Netns, r.NetnsID, moves, into)
 		if err != nil {
 			return nil, err
 		}
@@ -238,10 +229,8 @@ func (n Node) views(ctx context.Context, host []Port) ([]podView, error) {
 func (n Node) lacksEntries(host []Port) bool {
 	for _, r := range n.Records {
 		for addr, found := range recorded(r) {
-			if found.Place == nil {
-				continue
-			}
-			if slices.ContainsFunc(host, func(p Port) bool { return p.Device.Name == found.Device && len(p.places(addr.Addr, rdma.RoCEv2)) == 0 }) {
+			lacks := func(p Port) bool { return p.Device.Name == found.Device && len(p.places(addr.Addr, rdma.RoCEv2)) == 0 }
+			if found.Place != nil && slices.ContainsFunc(host, lacks) {
 				return true
 			}
 		}
@@ -249,11 +238,11 @@ func (n Node) lacksEntries(host []Port) bool {
 	return false
 }
 
-// look returns the ports of the devices in the namespace of an attachment. It adds
-// the entries that this namespace sees to the entries of the host's ports. A
+// look returns the ports of the devices in the namespace at a path, which has an ID, or any
+// for zero. It adds the entries that this namespace sees to the entries of the host's ports. A
 // namespace that is gone has nothing.
-func (n Node) look(ctx context.Context, r record.Record, devices []plan.RDMADevice, host []Port) ([]Port, error) {
-	k, err := kernel.Open(r.Netns, n.Sys)
+func (n Node) look(ctx context.Context, path string, id netns.ID, devices []plan.RDMADevice, host []Port) ([]Port, error) {
+	k, err := kernel.Open(path, n.Sys)
 	if errors.Is(err, kernel.ErrNetnsGone) {
 		return nil, nil
 	}
@@ -261,10 +250,10 @@ func (n Node) look(ctx context.Context, r record.Record, devices []plan.RDMADevi
 		return nil, err
 	}
 	defer k.Close()
-	if k.ID() != r.NetnsID {
+	if id != (netns.ID{}) && k.ID() != id {
 		return nil, nil
 	}
-	s := rdma.New(rdma.Config{Sys: n.Sys, Enter: k.Enter, Netns: r.Netns})
+	s := rdma.New(rdma.Config{Sys: n.Sys, Enter: k.Enter, Netns: path})
 	defer s.Close()
 	for i := range host {
 		if err := host[i].add(s, rdma.Host, rdma.Pod); err != nil {
@@ -285,27 +274,6 @@ func (n Node) look(ctx context.Context, r record.Record, devices []plan.RDMADevi
 		}
 	}
 	return held, nil
-}
-
-// lookAtFillers adds the entries that the namespace of the node's fillers sees to those of
-// the host's ports.
-func (n Node) lookAtFillers(host []Port) error {
-	k, err := kernel.Open(plan.FillerNetns, n.Sys)
-	if errors.Is(err, kernel.ErrNetnsGone) {
-		return nil
-	}
-	if err != nil {
-		return err
-	}
-	defer k.Close()
-	s := rdma.New(rdma.Config{Sys: n.Sys, Enter: k.Enter, Netns: plan.FillerNetns})
-	defer s.Close()
-	for i := range host {
-		if err := host[i].add(s, rdma.Host, rdma.Pod); err != nil {
-			return err
-		}
-	}
-	return nil
 }
 
 func (p Port) hasFillers() bool {

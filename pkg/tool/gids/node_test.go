@@ -24,7 +24,7 @@ import (
 
 func TestAnInterfaceThatIsNotThereIsNamedTogetherWithThoseThatAre(t *testing.T) {
 	t.Parallel()
-	v := view{Addrs: []linkAddr{
+	v := view{Addrs: []Addr{
 		{Link: "net2", Addr: netip.MustParseAddr("172.17.0.5")},
 		{Link: "net1", Addr: netip.MustParseAddr("172.16.0.5")},
 		{Link: "net2", Addr: netip.MustParseAddr("fd00::5")},

@@ -17,7 +17,7 @@ import (
 
 // view is what a namespace looks like to the programs in it.
 type view struct {
-	Addrs []linkAddr
+	Addrs []Addr
 	// Out is the interface of the default route with the lowest metric. An IPv4
 	// route counts before an IPv6 one. Out is "" if there is no default route.
 	Out conf.LinkName
@@ -31,12 +31,6 @@ type view struct {
 	Slaves []conf.LinkName
 }
 
-// linkAddr is an address on an interface.
-type linkAddr struct {
-	Link conf.LinkName
-	Addr netip.Addr
-}
-
 // linkRoute is a route through an interface.
 type linkRoute struct {
 	Link conf.LinkName
@@ -45,7 +39,7 @@ type linkRoute struct {
 
 // addrsHere returns the addresses of the calling thread's namespace, and reads nothing that a
 // pod may have a million of. Errors: cnierr.IO.
-func addrsHere(ctx context.Context) ([]linkAddr, error) {
+func addrsHere(ctx context.Context) ([]Addr, error) {
 	c, err := rtnl.Dial()
 	if err != nil {
 		return nil, unseen(err)
@@ -103,7 +97,7 @@ func interfaces(ctx context.Context, c *rtnl.Conn) (v view, names map[int32]conf
 		}
 	}
 	for _, a := range addrs {
-		v.Addrs = append(v.Addrs, linkAddr{names[a.Index], a.Prefix.Addr()})
+		v.Addrs = append(v.Addrs, Addr{names[a.Index], a.Prefix.Addr()})
 	}
 	return v, names, addrs, nil
 }

@@ -28,7 +28,7 @@ func TestTheAddressOfADefaultRouteStays(t *testing.T) {
 		t.Fatal(err)
 	}
 	stays := netip.MustParseAddr("fd00:1::5")
-	temporary := slices.IndexFunc(v.Addrs, func(a linkAddr) bool {
+	temporary := slices.IndexFunc(v.Addrs, func(a Addr) bool {
 		return a.Link == "eth0" && a.Addr != stays && netip.MustParsePrefix("fd00:1::/64").Contains(a.Addr)
 	})
 	if temporary < 0 {
