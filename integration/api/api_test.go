@@ -200,7 +200,7 @@ func calls(in ast.Node, name string) (out [][]ast.Expr) {
 func metrics(t *testing.T) []string {
 	t.Helper()
 	var lines []string
-	for _, f := range files(t, "pkg/cluster/agent/metrics.go", "pkg/cluster/agent/requests.go", "pkg/cluster/agent/calls.go", "pkg/cluster/agent/rails.go", "pkg/cluster/agent/pods.go") {
+	for _, f := range files(t, "pkg/cluster/agent/metrics.go", "pkg/cluster/agent/requests.go", "pkg/cluster/agent/calls.go") {
 		for _, kind := range []string{"counter", "histogram", "desc"} {
 			for _, args := range calls(f, kind) {
 				line := kind + " " + source(t, args[0])

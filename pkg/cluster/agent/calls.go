@@ -65,16 +65,8 @@ func (c *callCounter) read() []calls.Call {
 	return found
 }
 
-// Describe is prometheus.Collector's.
-func (c *callCounter) Describe(out chan<- *prometheus.Desc) {
-	c.total.Describe(out)
-	c.took.Describe(out)
-	c.heals.Describe(out)
-	c.alarms.Describe(out)
-}
-
-// Collect is prometheus.Collector's.
-func (c *callCounter) Collect(out chan<- prometheus.Metric) {
+// collect counts what has ended, and sends all sums.
+func (c *callCounter) collect(out chan<- prometheus.Metric) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	for _, call := range c.read() {

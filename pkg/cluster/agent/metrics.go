@@ -6,6 +6,7 @@ package agent
 import (
 	"maps"
 	"slices"
+	"strconv"
 
 	"github.com/prometheus/client_golang/prometheus"
 
@@ -32,8 +33,11 @@ func newMetrics(a *Agent) *metrics {
 	m.lost = counter("blocks_lost_total", "Blocks of this node that another node has claimed.", "pool")
 	m.stickyAnswers = counter("sticky_answers_total", "Answers to requests for sticky addresses: granted, or none.", "pool", "answer")
 	m.stickyLost = counter("sticky_lost_total", "Sticky host indexes of pods of this node that another node has now.", "pool")
-	m.registry.MustRegister(m.claims, m.conflicts, m.lists, m.asserts, m.lost, m.stickyAnswers, m.stickyLost, a.Requests, newGauges(a),
-		newCallCounter(calls.File{Dir: a.Ranges.Dir}, a.Log), newRailGauges(a.Rails), newPodGauges(counts.File{Dir: a.Ranges.Dir}, a.Date))
+	m.registry.MustRegister(m.claims, m.conflicts, m.lists, m.asserts, m.lost, m.stickyAnswers, m.stickyLost, a.Requests)
+	calls := newCallCounter(calls.File{Dir: a.Ranges.Dir}, a.Log)
+	for _, collect := range []prometheus.CollectorFunc{a.collectPools, a.collectRails, a.collectPods, calls.collect} {
+		m.registry.MustRegister(collect)
+	}
 	return m
 }
 
@@ -57,70 +61,98 @@ func (m *metrics) claimed(pool string, c block.Claim) {
 	m.lists.WithLabelValues(pool).Add(float64(c.Lists))
 }
 
-// gauges are computed at each scrape.
-type gauges struct {
-	agent                                                        *Agent
-	size, used, quarantined, free, file, asserted, orphans, seen *prometheus.Desc
+// gauge sends the value of a gauge at a scrape.
+func gauge(out chan<- prometheus.Metric, d *prometheus.Desc, value float64, labels ...string) {
+	out <- prometheus.MustNewConstMetric(d, prometheus.GaugeValue, value, labels...)
 }
 
-func newGauges(a *Agent) *gauges {
-	return &gauges{
-		agent:       a,
-		size:        desc("block_size", "Host indexes of a block of this node that pods may have.", "pool", "block"),
-		used:        desc("block_used", "Host indexes of a block that are leased.", "pool", "block"),
-		quarantined: desc("block_quarantined", "Host indexes of a block in quarantine.", "pool", "block"),
-		free:        desc("block_free", "Host indexes of a block that are neither leased nor in quarantine.", "pool", "block"),
-		file:        desc("pool_ready", "Whether pods get addresses of a pool that selects the node: there is a file of this boot, and the leases can be read.", "pool"),
-		asserted:    desc("block_assert_age_seconds", "Time since the API server last confirmed the node's blocks of a pool.", "pool"),
-		seen:        desc("cluster_seen", "Whether the RailPools and the Node object were read since the agent started. Before that, the agent does not know which pools the node needs."),
-		orphans:     desc("pool_orphan_slots", "Orphans: host indexes that pods of this node use and that are in none of its blocks.", "pool"),
-	}
-}
+// number is 1 for true.
+func number(is bool) float64 { return map[bool]float64{true: 1}[is] }
 
-// Describe is prometheus.Collector's.
-func (g *gauges) Describe(out chan<- *prometheus.Desc) {
-	for _, d := range []*prometheus.Desc{g.size, g.used, g.quarantined, g.free, g.file, g.asserted, g.orphans, g.seen} {
-		out <- d
-	}
-}
-
-// Collect is prometheus.Collector's.
-func (g *gauges) Collect(out chan<- prometheus.Metric) {
-	g.agent.mu.Lock()
-	view, controllers, readable := maps.Clone(g.agent.view), maps.Clone(g.agent.controllers), g.agent.unreadable == ""
-	seen := view != nil && g.agent.unseen == ""
-	g.agent.mu.Unlock()
-	set := func(d *prometheus.Desc, value float64, labels ...string) {
-		out <- prometheus.MustNewConstMetric(d, prometheus.GaugeValue, value, labels...)
-	}
-	set(g.seen, map[bool]float64{true: 1}[seen])
+// collectPools sends the gauges of the pools.
+func (a *Agent) collectPools(out chan<- prometheus.Metric) {
+	a.mu.Lock()
+	view, controllers, readable := maps.Clone(a.view), maps.Clone(a.controllers), a.unreadable == ""
+	seen := view != nil && a.unseen == ""
+	a.mu.Unlock()
+	gauge(out, desc("cluster_seen", "Whether the RailPools and the Node object were read since the agent started. Before that, the agent does not know which pools the node needs."), number(seen))
+	ready := desc("pool_ready", "Whether pods get addresses of a pool that selects the node: there is a file of this boot, and the leases can be read.", "pool")
 	for name, j := range view {
-		if !j.selected || j.deleted {
-			continue
+		if j.selected && !j.deleted {
+			_, err := a.Ranges.Read(name)
+			gauge(out, ready, number(err == nil && readable), name)
 		}
-		ready := 0.0
-		if _, err := g.agent.Ranges.Read(name); err == nil && readable {
-			ready = 1
-		}
-		set(g.file, ready, name)
 	}
+	asserted := desc("block_assert_age_seconds", "Time since the API server last confirmed the node's blocks of a pool.", "pool")
+	orphans := desc("pool_orphan_slots", "Orphans: host indexes that pods of this node use and that are in none of its blocks.", "pool")
+	size := desc("block_size", "Host indexes of a block of this node that pods may have.", "pool", "block")
+	used := desc("block_used", "Host indexes of a block that are leased.", "pool", "block")
+	quarantined := desc("block_quarantined", "Host indexes of a block in quarantine.", "pool", "block")
+	free := desc("block_free", "Host indexes of a block that are neither leased nor in quarantine.", "pool", "block")
 	for name, k := range controllers {
 		k.mu.Lock()
-		space, owned, joined, asserted, orphans := k.space, slices.Clone(k.owned), k.joined, k.asserted, k.orphans
+		space, owned, joined, confirmed, lost := k.space, slices.Clone(k.owned), k.joined, k.asserted, k.orphans
 		k.mu.Unlock()
 		if !joined {
 			continue
 		}
-		set(g.asserted, (k.Now() - asserted).Seconds(), name)
-		set(g.orphans, float64(orphans), name)
+		gauge(out, asserted, (k.Now() - confirmed).Seconds(), name)
+		gauge(out, orphans, float64(lost), name)
 		for _, b := range owned {
-			u, known := g.agent.meter.usage(name, *space, []block.Block{b})
-			if !known {
-				continue
-			}
-			for d, n := range map[*prometheus.Desc]int{g.size: u.Size, g.used: u.Used, g.quarantined: u.Quarantined, g.free: u.Free} {
-				set(d, float64(n), name, b.Name)
+			if u, known := a.meter.usage(name, *space, []block.Block{b}); known {
+				gauge(out, size, float64(u.Size), name, b.Name)
+				gauge(out, used, float64(u.Used), name, b.Name)
+				gauge(out, quarantined, float64(u.Quarantined), name, b.Name)
+				gauge(out, free, float64(u.Free), name, b.Name)
 			}
 		}
+	}
+}
+
+// Rail is a rail of the node as its metrics have it.
+type Rail struct {
+	Number         int
+	Netdev, Device string
+	Up             bool // its RDMA port is active
+	GIDs, GIDTable int  // entries in use, and all
+	Ready          bool // nothing is wrong with it for new pods
+}
+
+// collectRails sends the gauges of the rails.
+func (a *Agent) collectRails(out chan<- prometheus.Metric) {
+	up := desc("rail_up", "Whether the RDMA port of a rail is active. 1 while a pod has the device.", "rail", "netdev", "device")
+	ready := desc("rail_ready", "Whether new pods can have a rail: 0 while its RDMA port is not active, its GID table is full or its switch is not heard any more.", "rail", "netdev", "device")
+	used := desc("rail_gids_used", "Entries of the GID table of a rail that are in use. NVIDIA's own driver hides those of pods.", "rail", "netdev", "device")
+	size := desc("rail_gids_size", "Entries that the GID table of a rail has.", "rail", "netdev", "device")
+	for _, r := range a.Rails() {
+		labels := []string{strconv.Itoa(r.Number), r.Netdev, r.Device}
+		gauge(out, up, number(r.Up), labels...)
+		gauge(out, ready, number(r.Ready), labels...)
+		gauge(out, used, float64(r.GIDs), labels...)
+		gauge(out, size, float64(r.GIDTable), labels...)
+	}
+}
+
+// collectPods sends what each pod has on the RDMA devices, from the file of rocectl heal: nothing
+// without a file, or of an old one.
+func (a *Agent) collectPods(out chan<- prometheus.Metric) {
+	c, err := counts.File{Dir: a.Ranges.Dir}.Read()
+	if err != nil || a.Date().After(c.Until) { // the healer logs why it does not write
+		return
+	}
+	queuePairs := desc("rdma_queue_pairs", "Queue pairs of a user of an RDMA device, by type. Kind is pod, host, kernel, unknown for programs in a namespace without a record, or others for the pods beyond the limit.", "kind", "namespace", "pod", "device", "type")
+	contexts := desc("rdma_contexts", "How often the programs of a user have opened an RDMA device.", "kind", "namespace", "pod", "device")
+	regions := desc("rdma_regions", "Memory regions of a user on an RDMA device.", "kind", "namespace", "pod", "device")
+	bytes := desc("rdma_region_bytes", "Bytes of the memory regions of a user on an RDMA device.", "kind", "namespace", "pod", "device")
+	connections := desc("rdma_connections", "Connections of rdma_cm of a user on an RDMA device.", "kind", "namespace", "pod", "device")
+	for _, r := range c.Rows {
+		labels := []string{r.Kind, r.Namespace, r.Pod, r.Device}
+		for name, n := range r.QueuePairs {
+			gauge(out, queuePairs, float64(n), append(labels, name)...)
+		}
+		gauge(out, contexts, float64(r.Contexts), labels...)
+		gauge(out, regions, float64(r.Regions), labels...)
+		gauge(out, bytes, float64(r.RegionBytes), labels...)
+		gauge(out, connections, float64(r.Connections), labels...)
 	}
 }
