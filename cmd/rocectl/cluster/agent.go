@@ -246,10 +246,9 @@ func serve(addresses []string, h http.Handler) (stop func(), err error) {
 	return stop, nil
 }
 
-// closeToOthers makes a state folder unreadable for other users if kubelet has made
-// it, as a hostPath of 0755. Such a folder is ours and empty. A folder that is not
-// empty may belong to another program, such as /run, and keeps its mode. If the
-// folder is missing, the first write makes it with 0700.
+// closeToOthers makes a state folder unreadable for other users if kubelet has made it, as a
+// hostPath of 0755: it is ours and empty. One that is not empty, such as /run, keeps its mode,
+// and one that is missing is made with 0700 by the first write.
 func closeToOthers(dir string) error {
 	var s unix.Stat_t
 	err := unix.Stat(dir, &s)
@@ -312,20 +311,11 @@ func (w serviceWatcher) watch(ctx context.Context, see func([]netip.Prefix, erro
 	defer all.Wait()
 	defer stop()
 	changed := make(chan struct{}, 1)
-	notify := func() {
-		select {
-		case changed <- struct{}{}:
-		default: // it is due already
-		}
-	}
+	notify := func() { offer(changed, struct{}{}) }
 	says := &once{log: w.log, what: "the ServiceCIDRs cannot be watched: the last known state is used"}
-	objects := cache.NewSharedInformer(w.api.WatchServices(), &networking.ServiceCIDR{}, 0)
-	err := objects.SetWatchErrorHandlerWithContext(func(_ context.Context, _ *cache.Reflector, err error) { says.note(kube.ServiceFault(err)) })
-	if err == nil {
-		_, err = objects.AddEventHandler(cache.ResourceEventHandlerFuncs{
-			AddFunc: func(any) { notify() }, UpdateFunc: func(_, _ any) { notify() }, DeleteFunc: func(any) { notify() },
-		})
-	}
+	objects, err := informer(w.api.WatchServices(), &networking.ServiceCIDR{}, func(err error) { says.note(kube.ServiceFault(err)) }, cache.ResourceEventHandlerFuncs{
+		AddFunc: func(any) { notify() }, UpdateFunc: func(_, _ any) { notify() }, DeleteFunc: func(any) { notify() },
+	})
 	if err != nil { // the informer runs already, which it does not
 		see(nil, err)
 		return

@@ -126,9 +126,8 @@ func explained(err error) error {
 }
 
 const (
-	// settling is how long a person waits for a server that is busy. One that has just got
-	// the definition of a kind refuses lists of it, with code 429 and "storage is
-	// (re)initializing".
+	// settling is how long a person waits for a server that is busy, such as one that has just
+	// got the definition of a kind: it refuses lists with code 429.
 	settling = 10 * time.Second
 	// settlePoll is the least time between two requests.
 	settlePoll = 200 * time.Millisecond

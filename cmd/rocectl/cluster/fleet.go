@@ -32,8 +32,7 @@ type reports struct {
 	Differences []fleet.Difference `json:"differences"`
 }
 
-// Show prints the rails and what differs. It sends two requests, and repeats them for some
-// seconds if the server is busy.
+// Show prints the rails and what differs.
 func (f Fleet) Show(ctx context.Context, w io.Writer, as cli.Format) error {
 	all, err := f.read(ctx)
 	if err != nil {
@@ -45,9 +44,8 @@ func (f Fleet) Show(ctx context.Context, w io.Writer, as cli.Format) error {
 // reportTime is how long Reports waits for nodes.
 const reportTime = 20 * time.Second
 
-// Reports returns what nodes have reported, by name, and the names of nodes without a
-// report. It waits some seconds for the reports of agents that have just started, and says so
-// to w: a node without an agent has none. It repeats requests if the server is busy.
+// Reports returns what nodes have reported, by name, and the names of nodes without a report.
+// It waits some seconds for the reports of agents that have just started, and says so to w.
 func (f Fleet) Reports(ctx context.Context, w io.Writer) (nodes []fleet.Node, unreported []string, err error) {
 	for ends := time.Now().Add(reportTime); ; {
 		all, err := f.read(ctx)

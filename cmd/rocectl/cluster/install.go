@@ -213,16 +213,11 @@ func (f installFlags) install(program string) (string, error) {
 // same says whether a file is a program with that content, and whether all users may
 // run it.
 func same(path string, content []byte) bool {
-	file, err := os.Open(path)
-	if err != nil {
-		return false
-	}
-	defer file.Close()
-	info, err := file.Stat()
+	info, err := os.Stat(path)
 	if err != nil || info.Mode() != 0o755 || info.Size() != int64(len(content)) {
 		return false
 	}
-	got, err := io.ReadAll(file)
+	got, err := os.ReadFile(path)
 	return err == nil && bytes.Equal(got, content)
 }
 

@@ -12,6 +12,7 @@ import (
 	"sync"
 	"time"
 
+	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/client-go/tools/cache"
 
 	"github.com/roce-cni/roce-cni/cmd/internal/plugin"
@@ -55,24 +56,13 @@ func (v watcher) watch(ctx context.Context, see func(agent.View)) error {
 	defer stop()
 
 	changed := make(chan struct{}, 1)
-	pools := cache.NewSharedInformer(v.api.WatchPools(), &kube.RailPool{}, 0)
 	says := &once{log: v.log, what: "the RailPools cannot be watched: the last known state is used"}
 	faults := make(chan error, 1)
-	if err := pools.SetWatchErrorHandlerWithContext(func(_ context.Context, _ *cache.Reflector, err error) {
+	pools, err := informer(v.api.WatchPools(), &kube.RailPool{}, func(err error) {
 		says.note(err)
-		select {
-		case faults <- err:
-		default: // the previous one is not taken yet
-		}
-	}); err != nil {
-		return err
-	}
-	if _, err := pools.AddEventHandler(handler(func() { says.note(nil) }, func() {
-		select {
-		case changed <- struct{}{}:
-		default: // it is due already
-		}
-	})); err != nil {
+		offer(faults, err)
+	}, handler(func() { says.note(nil) }, func() { offer(changed, struct{}{}) }))
+	if err != nil {
 		return err
 	}
 	all.Go(func() { pools.RunWithContext(ctx) })
@@ -86,6 +76,24 @@ func (v watcher) watch(ctx context.Context, see func(agent.View)) error {
 		}
 	}
 	return v.follow(ctx, first, pools.GetStore(), changed, see)
+}
+
+// informer returns an informer, which must be run. It calls fault with each error of its watch.
+func informer(watch *cache.ListWatch, object runtime.Object, fault func(error), events cache.ResourceEventHandler) (cache.SharedInformer, error) {
+	out := cache.NewSharedInformer(watch, object, 0)
+	err := out.SetWatchErrorHandlerWithContext(func(_ context.Context, _ *cache.Reflector, err error) { fault(err) })
+	if err == nil {
+		_, err = out.AddEventHandler(events)
+	}
+	return out, err
+}
+
+// offer sends, unless what was sent before is not taken yet.
+func offer[T any](to chan<- T, what T) {
+	select {
+	case to <- what:
+	default:
+	}
 }
 
 // nodeRead is the answer to a read of the Node object.
@@ -111,9 +119,8 @@ func (v watcher) first(ctx context.Context, see func(agent.View)) (nodeRead, err
 	}
 }
 
-// follow calls see whenever the pools have changed, and after each read of the Node
-// object. A read without answer delays nothing, because claims in progress need the
-// news of the pools.
+// follow calls see whenever the pools have changed, which no read without answer delays, and
+// after each read of the Node object.
 func (v watcher) follow(ctx context.Context, node nodeRead, pools cache.Store, changed <-chan struct{}, see func(agent.View)) error {
 	read, soon := make(chan nodeRead), make(chan struct{}, 1)
 	go v.reread(ctx, node.err, soon, read)
@@ -127,18 +134,14 @@ func (v watcher) follow(ctx context.Context, node nodeRead, pools cache.Store, c
 		case <-ctx.Done():
 			return ctx.Err()
 		case <-changed:
-			select {
-			case soon <- struct{}{}:
-			default: // it is due already
-			}
+			offer(soon, struct{}{})
 		case node = <-read:
 		}
 	}
 }
 
-// reread reads the Node object from time to time. It reads sooner after an error and
-// when the pools have changed, because an operator who makes a pool also labels
-// nodes. It sends what it reads. Only the last result counts.
+// reread reads the Node object from time to time, and sooner after an error and when the pools
+// have changed, because an operator who makes a pool also labels nodes. It sends what it reads.
 func (v watcher) reread(ctx context.Context, err error, soon <-chan struct{}, to chan<- nodeRead) {
 	says := &once{log: v.log, what: "the Node object cannot be read: the last known state is used"}
 	for retry := time.Second; ; {
@@ -179,9 +182,8 @@ func (v watcher) of(pools cache.Store, node kube.Node) agent.View {
 	return out
 }
 
-// handler calls heard for each event, of which a new list has one for each pool. It calls
-// changed when a pool is created or deleted, or when its spec changes. It ignores the
-// status: that is for people and changes often, and every node would look again.
+// handler calls heard for each event, of which a new list has one for each pool, and changed if
+// it is more than a new status, which is for people and changes often.
 func handler(heard, changed func()) cache.ResourceEventHandler {
 	return cache.ResourceEventHandlerFuncs{
 		AddFunc:    func(any) { heard(); changed() },

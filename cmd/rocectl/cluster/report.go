@@ -7,6 +7,7 @@ import (
 	"context"
 	"errors"
 	"log/slog"
+	"reflect"
 	"slices"
 	"strings"
 	"sync"
@@ -61,8 +62,6 @@ type reporter struct {
 	faults map[string][]fleet.Fault
 }
 
-// newReporter returns the reporter of a node that looks at its NICs so often. No network uses the
-// interfaces unused.
 func newReporter(node string, every time.Duration, unused []string, publish func(context.Context, string, fleet.Report) error, log *slog.Logger) *reporter {
 	ports := func(ctx context.Context) ([]nic.Details, error) {
 		n, err := nic.Live(ctx)
@@ -75,9 +74,8 @@ func newReporter(node string, every time.Duration, unused []string, publish func
 	}
 }
 
-// run reports until the context ends. It sends a report that was the same at two looks,
-// so that a port that flaps is not reported all the time, with the faults that are
-// confirmed.
+// run reports until the context ends: what was the same at two looks, because a port may flap,
+// with the faults that are confirmed.
 func (r *reporter) run(ctx context.Context) {
 	sent := &once{log: r.log, what: "the rails of the node cannot be reported, which only kubectl roce rails needs"}
 	looked := &once{log: r.log, what: "the NICs of the node cannot be listed"}
@@ -88,7 +86,7 @@ func (r *reporter) run(ctx context.Context) {
 		if err == nil {
 			faults := r.look(ports)
 			now := reportOf(ports, r.connections(), r.published)
-			if last != nil && now.Equal(*last) {
+			if last != nil && reflect.DeepEqual(now, *last) {
 				stable = &now
 			}
 			if last = &now; stable != nil {
@@ -136,7 +134,7 @@ func faultsOf(p nic.Details, silent bool) (out []fleet.Fault) {
 // send sends a report that has changed, or was sent a long time ago.
 func (r *reporter) send(ctx context.Context, now fleet.Report, says *once) {
 	at := r.now()
-	if at < r.retry || now.Equal(r.published) && at < r.due {
+	if at < r.retry || reflect.DeepEqual(now, r.published) && at < r.due {
 		return
 	}
 	err := r.publish(ctx, r.node, now)
@@ -230,8 +228,8 @@ func (r *reporter) hear(ctx context.Context, ports []nic.Details) error {
 	return err
 }
 
-// reportOf returns the report of a node about ports, of which only rails count. A device that a pod has
-// is reported as in the report before, because it does not tell its state.
+// reportOf returns the report about the ports that are rails. A device that a pod has does not
+// tell its state: it is reported as before.
 func reportOf(ports []nic.Details, connections map[string]fleet.Connection, before fleet.Report) fleet.Report {
 	out := fleet.Report{Rails: []fleet.Rail{}}
 	for _, p := range ports {

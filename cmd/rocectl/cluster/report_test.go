@@ -7,6 +7,7 @@ import (
 	"context"
 	"errors"
 	"log/slog"
+	"reflect"
 	"slices"
 	"strings"
 	"testing"
@@ -131,11 +132,11 @@ func TestADeviceOfAPodIsReportedAsBefore(t *testing.T) {
 	port := nic.Details{Rail: &zero, Netdev: "ens1", PCI: "0000:01:00.0", Device: "mlx5_0", Number: 1, State: "ACTIVE", MTU: 9000, GIDs: nic.GIDs{Size: 256}}
 	before := reportOf([]nic.Details{port}, map[string]fleet.Connection{"ens1": {Switch: "leaf", Port: "swp1"}}, fleet.Report{})
 	port.State, port.GIDs = "AWAY", nic.GIDs{}
-	if now := reportOf([]nic.Details{port}, nil, before); !now.Equal(before) {
+	if now := reportOf([]nic.Details{port}, nil, before); !reflect.DeepEqual(now, before) {
 		t.Errorf("%+v, before %+v", now, before)
 	}
 	port.State = "DOWN"
-	if now := reportOf([]nic.Details{port}, nil, before); now.Equal(before) {
+	if now := reportOf([]nic.Details{port}, nil, before); reflect.DeepEqual(now, before) {
 		t.Errorf("a port that is down is reported as %+v", now)
 	}
 }

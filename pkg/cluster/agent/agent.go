@@ -7,16 +7,14 @@
 // Services for the plugins (services.go).
 //
 // The agent claims another block when more than four fifths of the host indexes are
-// leased. Addresses in quarantine do not count, because a block of 16 is meant for
-// about eight pods and the addresses that earlier pods released. When nothing else is
-// left, the plugins lease addresses from quarantine after a conflict check. For sticky
-// pools the agent also takes and releases RailLeases.
+// leased. Addresses in quarantine do not count: a block of 16 is meant for about eight pods
+// and what earlier pods released, and the plugins lease from quarantine when nothing else
+// is left. For sticky pools the agent also takes and releases RailLeases.
 //
 // It never leases an address itself. It never removes a node file because the API
 // server does not answer. It gives a block back only if its pool was deleted, or if the
-// block was empty for an hour and the node has others (surplus.go). It
-// uses the packages block, nodefile, ipam and grant. rocectl runs it and passes the
-// cluster as a parameter. Read this file first, then pool.go for the steps of one
+// block was empty for an hour and the node has others (surplus.go). rocectl runs it and
+// passes the cluster as a parameter. Read this file first, then pool.go for the steps of one
 // pool and their order, and package grant for sticky addresses.
 package agent
 
@@ -273,4 +271,25 @@ func (a *Agent) forget(pool string) bool {
 	}
 	delete(a.controllers, pool)
 	return true
+}
+
+// sweeps looks from time to time for blocks of this node in pools that the agent does not
+// manage, because they selected the node before a boot or were deleted while no agent ran.
+func (a *Agent) sweeps(ctx context.Context, all *sync.WaitGroup) {
+	after := sweepAfter
+	for a.Wait(ctx, a.clock.Spread(after)) == nil {
+		after = sweepEvery
+		blocks, err := a.Store.List(ctx, block.Query{MachineID: a.Node.MachineID, Freshness: block.Cached})
+		if err != nil {
+			after = sweepAfter
+			continue // the store has logged the reason
+		}
+		a.mu.Lock()
+		for _, b := range blocks {
+			if b.Spec.NodeName == a.Node.Name && a.view != nil {
+				a.keep(ctx, all, b.Spec.Pool)
+			}
+		}
+		a.mu.Unlock()
+	}
 }

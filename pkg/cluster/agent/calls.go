@@ -4,18 +4,23 @@
 package agent
 
 import (
+	"context"
+	"fmt"
 	"log/slog"
 	"strconv"
+	"strings"
 	"sync"
+	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/roce-cni/roce-cni/pkg/base/cnierr"
+	"github.com/roce-cni/roce-cni/pkg/cluster/fleet"
 	"github.com/roce-cni/roce-cni/pkg/plugin/calls"
 )
 
-// callCounter counts the ADDs and DELs of the node, and what rocectl heal has healed or seen. It
-// reads them at each scrape, and counts those that ended since the agent started.
+// callCounter counts the ADDs and DELs of the node, and what rocectl heal has healed or seen,
+// since the agent started. It reads them at each scrape.
 type callCounter struct {
 	file calls.File
 	log  *slog.Logger
@@ -98,4 +103,46 @@ func (c *callCounter) healed(call calls.Call) {
 	if call.Code != 0 {
 		c.heals.WithLabelValues("", "failed").Inc()
 	}
+}
+
+// healsEvery is how often the agent looks for what was healed. healsAtOnce is how many Events
+// it writes then, at most: the healer does no more for long.
+const (
+	healsEvery  = 5 * time.Second
+	healsAtOnce = 20
+)
+
+// tellHeals tells what was healed since the agent started, until the context ends. An Event
+// that cannot be written is lost: it is in the calls of the node all the same.
+func (a *Agent) tellHeals(ctx context.Context) {
+	file := calls.File{Dir: a.Ranges.Dir}
+	_, mark, _ := file.After("") // those before the start
+	for a.Wait(ctx, healsEvery) == nil {
+		ended, last, err := file.After(mark)
+		if mark = last; err != nil {
+			continue // the metrics say so
+		}
+		told := 0
+		for _, c := range ended {
+			if !c.ByHealer() || told == healsAtOnce {
+				continue
+			}
+			told++
+			if err := a.Tell(ctx, a.Node.Name, healed(c)); err != nil {
+				a.Log.Warn("an Event of a pod cannot be written", append(About(err), "pod", c.Pod)...)
+			}
+		}
+	}
+}
+
+func healed(c calls.Call) fleet.Healed {
+	h := fleet.Healed{At: c.At, UID: c.UID, Failed: c.Code != 0, Message: c.Error}
+	h.Namespace, h.Pod, _ = strings.Cut(c.Pod, "/")
+	switch {
+	case c.Verb == calls.Alarm:
+		h.Alarm = true
+	case !h.Failed:
+		h.Message = fmt.Sprintf("interface %s: made again: %s", c.IfName, strings.Join(c.Made(), ", "))
+	}
+	return h
 }

@@ -49,9 +49,8 @@ func evaluate(n block.Node, v View) map[string]evaluation {
 	return out
 }
 
-// contested returns an error if a pool in use overlaps this one. Addresses of a pool in
-// use belong to that pool alone, whichever nodes it selects, even while it is being
-// deleted. It also reports whether this pool is in use too.
+// contested returns an error if a pool in use, perhaps for other nodes or deleted, overlaps this
+// one, and whether this one is in use too.
 func (v View) contested(p block.Pool, s block.Space) (both bool, err error) {
 	var faults []error
 	for _, o := range v.Pools {
@@ -66,8 +65,7 @@ func (v View) contested(p block.Pool, s block.Space) (both bool, err error) {
 	return both, errors.Join(faults...)
 }
 
-// marked returns an error while the pool is not marked as in use: blocks are claimed
-// only from marked pools.
+// marked returns an error while the pool is not marked as in use.
 func marked(p block.Pool) error {
 	if p.InUse {
 		return nil

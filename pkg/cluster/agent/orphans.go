@@ -16,17 +16,16 @@ import (
 	"github.com/roce-cni/roce-cni/pkg/plugin/ipam/ledger"
 )
 
-// orphans are host indexes of a pool that pods of this node use although they are in
-// none of the node's blocks. Another node may lease the same addresses. They are
-// computed from the leases on each poll, so a restarted agent finds them again.
+// orphans are host indexes of a pool that pods of this node use although they are in none of the
+// node's blocks, so that another node may lease the same addresses.
 type orphans struct {
 	slots  map[string]bool
 	blocks map[string]bool // by name, or by where else the addresses are
 	owners map[string]bool
 }
 
-// findOrphans looks for orphans. While the pool's blocks are unknown, for example because
-// the node moved to another rack, the last result stays. It is called with the lock held.
+// findOrphans looks for orphans. While the pool's blocks are unknown, such as in another rack,
+// the last result stays. It is called with the lock held.
 func (k *poolController) findOrphans() {
 	entries, _, known := k.agent.meter.last()
 	if !known || !k.joined {
@@ -49,9 +48,8 @@ func (k *poolController) findOrphans() {
 	k.trouble("lost addresses", found.err(k.pool))
 }
 
-// accounted says whether an address is in a block of the node, or is a sticky address.
-// The block counts even if pods may not use the address any more. The grant controller
-// reports lost sticky addresses.
+// accounted says whether an address is in a block of the node, even if pods may not use it any
+// more, or is a sticky address: the grant controller reports lost ones.
 func (k *poolController) accounted(a netip.Addr, owned map[int]bool) bool {
 	_, kept := k.slots.Find(a)
 	index, _, ok := k.space.Find(a)

@@ -34,8 +34,7 @@ const (
 	cappedEvery = 10 * time.Second
 )
 
-// poolController manages the blocks of one pool. One goroutine makes its requests; mu
-// guards the fields that others read.
+// poolController manages the blocks of one pool. One goroutine makes its requests.
 type poolController struct {
 	Config
 	agent   *Agent
@@ -51,7 +50,7 @@ type poolController struct {
 	done                                                         bool                     // and the blocks given back
 	stopGrants                                                   func()                   // ends the grant controller; nil: there is none
 
-	mu sync.Mutex
+	mu sync.Mutex // for what others read:
 	evaluation
 	// joined says that this process has asked the server for the node's blocks. Before
 	// that no file is written, because the node may have lost its blocks while it was
@@ -154,9 +153,9 @@ func (k *poolController) look() bool {
 	return true
 }
 
-// keepLastValid keeps the last valid spec of an invalid pool. A pool that was recreated under the
-// same name (new UID) starts empty: its blocks are listed again, and the node file stays
-// until then. It is called with the lock held.
+// keepLastValid keeps the last valid spec of an invalid pool. A pool that was recreated (new
+// UID) starts empty: its blocks are listed again, and the node file stays until then. It is
+// called with the lock held.
 func (k *poolController) keepLastValid(now *evaluation) {
 	if now.uid != k.uid {
 		k.space, k.slots = nil, block.Slots{}
@@ -169,8 +168,8 @@ func (k *poolController) keepLastValid(now *evaluation) {
 	}
 }
 
-// join finds the blocks of the node: those on the server, and those that only the node
-// file of this boot has, because etcd was restored or the blocks were deleted by hand.
+// join finds the blocks of the node: those on the server, and those that only the node file of
+// this boot has.
 func (k *poolController) join(ctx context.Context) bool {
 	own, err := k.claimer.Own(ctx, *k.space)
 	if err == nil {

@@ -34,22 +34,19 @@ func NewRequests(log *slog.Logger) *Requests {
 // Through returns a RoundTripper that counts what goes through another one: it is for
 // rest.Config.Wrap of client-go.
 func (r *Requests) Through(next http.RoundTripper) http.RoundTripper {
-	return counted{r, next}
+	return roundTripper(func(q *http.Request) (*http.Response, error) {
+		answer, err := next.RoundTrip(q)
+		if !errors.Is(err, context.Canceled) { // otherwise this node ended it
+			r.note(q, answer, err)
+		}
+		return answer, err
+	})
 }
 
-type counted struct {
-	requests *Requests
-	next     http.RoundTripper
-}
+type roundTripper func(*http.Request) (*http.Response, error)
 
 // RoundTrip implements http.RoundTripper.
-func (c counted) RoundTrip(q *http.Request) (*http.Response, error) {
-	answer, err := c.next.RoundTrip(q)
-	if !errors.Is(err, context.Canceled) { // otherwise this node ended it
-		c.requests.note(q, answer, err)
-	}
-	return answer, err
-}
+func (f roundTripper) RoundTrip(q *http.Request) (*http.Response, error) { return f(q) }
 
 func (r *Requests) note(q *http.Request, answer *http.Response, err error) {
 	verb, resource := asked(q)

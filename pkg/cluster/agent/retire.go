@@ -24,9 +24,8 @@ const (
 	patience = 10 * time.Second
 )
 
-// retire releases a deleted pool once no pod of the node has an address of it and none
-// is in quarantine. It removes the node file first, and the blocks after a delay. A pool
-// that is created again meanwhile is managed again.
+// retire releases a deleted pool once no address of it is leased or in quarantine: it removes
+// the node file, and the blocks after a delay. A pool that is created again is managed again.
 func (k *poolController) retire(ctx context.Context) {
 	if !k.retiring.Over(k.Now()) {
 		return
@@ -54,8 +53,8 @@ func (k *poolController) retire(ctx context.Context) {
 	}
 }
 
-// goOn confirms the blocks that pods use and reports their usage. It also answers
-// requests for sticky addresses: these pods get ordinary ones.
+// goOn confirms the blocks that pods use, reports their usage, and answers requests for sticky
+// addresses with ordinary ones.
 func (k *poolController) goOn(ctx context.Context) {
 	switch now := k.Now(); {
 	case !k.joined && k.space != nil && k.joining.Over(now):
@@ -103,10 +102,9 @@ func (k *poolController) closeFile() error {
 	return nil
 }
 
-// release releases the RailLeases of the node, and then deletes its blocks: a restarted
-// agent finds the pool by its blocks. Requests without an answer are repeated, and so
-// are those that met a change. The list is Cached, because a Latest list would read the
-// blocks of all nodes from etcd, for each node; sweeps finds blocks that it lacks.
+// release releases the RailLeases of the node, and then deletes its blocks, by which a restarted
+// agent finds the pool. The list is Cached, because a Latest list would read the blocks of all
+// nodes from etcd, for each node; sweeps finds blocks that it lacks.
 func (k *poolController) release(ctx context.Context) error {
 	if err := k.releaseLeases(ctx); err != nil {
 		return err

@@ -21,9 +21,8 @@ const (
 	// trimEvery is the time between two looks for such a block. At each, at most one
 	// begins to leave.
 	trimEvery = time.Minute
-	// claimBurst is how many blocks a node claims without a pause, and claimEvery the
-	// mean time between claims after that. A network that takes addresses without limit
-	// thus cannot drain a pool before an operator sees it.
+	// claimBurst is how many blocks a node claims without a pause, and claimEvery the mean
+	// time between claims after that: no network drains a pool before an operator sees it.
 	claimBurst, claimEvery = 16, 4 * time.Second
 )
 
@@ -48,9 +47,8 @@ func without(blocks []block.Block, name string) []block.Block {
 	return slices.DeleteFunc(slices.Clone(blocks), func(b block.Block) bool { return b.Name == name })
 }
 
-// trim gives back a block that the node does not need: first it takes the block out of
-// the node file, and after linger it deletes the block, unless pods need it meanwhile. A node
-// that may claim nothing keeps all of its blocks.
+// trim gives back a block that the node does not need: it takes the block out of the node file,
+// and deletes it after linger, unless pods need it. A node that may claim nothing keeps all.
 func (k *poolController) trim(ctx context.Context) {
 	k.releasing.OK(k.agent.clock, trimEvery)
 	k.noteEmpty()
@@ -83,9 +81,8 @@ func (k *poolController) noteEmpty() {
 	k.empty = empty
 }
 
-// surplus says whether the node can do without a block: it is empty, and half of the
-// host indexes of the others are free. The node claims again only when more than four
-// fifths are leased, so a block does not come and go.
+// surplus says whether the node can do without a block: it is empty, and half of the host
+// indexes of the others are free. The node claims again at four fifths, so no block comes and goes.
 func (k *poolController) surplus(b block.Block) bool {
 	others := without(k.leasable(), b.Name)
 	left, known := k.agent.meter.usage(k.pool, *k.space, others)
@@ -117,9 +114,8 @@ func (k *poolController) putBack() {
 	k.write()
 }
 
-// leave deletes the block. An ADD that read the node file before may have leased an
-// address of it, so leave reads the leases first. If an earlier request had no answer,
-// another node may have the block.
+// leave deletes the block, unless an ADD that read the node file before has an address of it.
+// If an earlier request had no answer, another node may have the block.
 func (k *poolController) leave(ctx context.Context, l *leaving) {
 	if !l.asked {
 		if used, err := k.inBlock(ctx, l.Spec.Index); used || err != nil {

@@ -27,8 +27,7 @@ func size(s block.Space, blocks []block.Block) int {
 	return n
 }
 
-// meter knows the leases of the node. It reads them when their file has changed. Five
-// calls of stat a second cost nothing.
+// meter knows the leases of the node. It reads them when their file has changed.
 type meter struct {
 	book *ipam.Book
 	dir  string

@@ -13,13 +13,10 @@ import (
 	"github.com/roce-cni/roce-cni/pkg/plugin/conf/pool"
 )
 
-// Apart returns BadConfig if pods could get the same address from this pool and from
-// another pool, in any racks. Names of blocks are unique only within one pool, so no
-// other rule prevents this. Two pools may share a subnet if each has its own ranges.
-// Pools of different fabrics may have the same addresses. Validate judges the racks
-// of a single pool: Apart returns no error about them. A rack that Space refuses has
-// no addresses. The gateway of one pool must not be an address for pods of the other
-// pool.
+// Apart returns BadConfig if pods could get the same address, or the other's gateway, from
+// this pool and from another one of its fabric, in any racks: names of blocks are unique only
+// within a pool. The pools may share a subnet if each has its own ranges. A rack that Space
+// refuses has no addresses.
 func (p Pool) Apart(other Pool) error {
 	theirs := other.prefixes(other.racks())
 	for _, rack := range p.racks() {
@@ -73,8 +70,7 @@ func (p Pool) held(rack string) (addresses, gateways []netrange.Range) {
 	return addresses, nil
 }
 
-// racks returns the possible racks. For a pool with {rack} it returns the first ones,
-// because the pool does not say which racks exist.
+// racks returns the racks of a table, and the first ones of a pool with {rack}.
 func (p Pool) racks() []string {
 	switch {
 	case len(p.Spec.Racks) > 0:

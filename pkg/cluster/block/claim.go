@@ -19,36 +19,28 @@ import (
 
 const (
 	claiming = "claim block of RailPool"
-	// smallPool is the maximum number of blocks of a pool that is listed whole. For
-	// such a pool, a list costs less than requests for blocks that have an owner:
-	// 1,000 objects are about 0.7 MB.
+	// smallPool is the most blocks of a pool that is listed whole: 1,000 objects, about 0.7
+	// MB, cost less than requests for blocks that have an owner.
 	smallPool = 1024
-	// patience is the number of conflicts after which Claim lists again. In a small
-	// pool, conflicts mean that other nodes claim at the same moment. In a large
-	// pool, they mean that it is nearly full.
+	// patience is the number of conflicts after which Claim lists again. In a small pool
+	// they come of other nodes that claim just now, in a large one of a pool nearly full.
 	patience, longPatience = 2, 256
-	// lists is how many lists are needed to know that no block is free. The last list
-	// has everything that existed when it was requested.
+	// lists is how many lists are needed to know that no block is free. The last is Latest.
 	lists = 2
 	// recent is how long Claim uses the answer that Own got: an agent that starts
 	// claims at once.
 	recent = 5 * time.Second
 )
 
-// Claimer claims blocks for a node. All fields are needed. Only one goroutine at a
-// time may use it. A process should keep one Claimer for each pool, because the
-// Claimer remembers a name for which it got no answer.
+// Claimer claims blocks for a node. All fields are needed. Only one goroutine at a time may
+// use it. A process keeps one for each pool: it remembers a name that got no answer.
 type Claimer struct {
 	Store Store
 	Node  Node
-	// Machine returns the machine-id that the Node object of that name reports, ""
-	// while it reports none. Claimer calls it for other nodes that have blocks with
-	// our machine-id. Its errors are those of a Store. ErrNotFound: there is no such
-	// object.
+	// Machine is Cluster's, for other nodes that have blocks with our machine-id.
 	Machine func(ctx context.Context, node string) (string, error)
-	// Doubt is told what is wrong with another node's block: it does not fit the pool,
-	// or another live node has our machine-id. That stops no claim, because one node
-	// must not be able to stop the others. It may be told the same again and again.
+	// Doubt is told, perhaps again and again, what is wrong with another node's block, which
+	// stops no claim: it does not fit the pool, or another live node has our machine-id.
 	Doubt func(err error)
 	// Wait returns after d, or with the context's error when that ends.
 	Wait func(ctx context.Context, d time.Duration) error
@@ -80,11 +72,9 @@ type Claim struct {
 	Lists     int
 }
 
-// Claim gets one more block for the node. If the node owns a block that is not in
-// have, it is that one. Otherwise it is the first free block in the node's order.
-// Claim requests one name at a time. It repeats the request until there is an answer,
-// and only then tries the next name. If the context ends without an answer, the next
-// call begins with this name.
+// Claim gets one more block for the node: one that it owns and that is not in have, or the
+// first free one in the node's order. It requests one name until there is an answer, and only
+// then the next. If the context ends before, the next call begins with this name.
 //
 // Errors: PoolExhausted; BadConfig for a machine-id that is missing, or for a block of
 // this node that does not fit the pool; TryAgain when the context ends; and the store's.
@@ -101,11 +91,9 @@ func (c *Claimer) Claim(ctx context.Context, s Space, have []Block) (Claim, erro
 	return w.result, nil
 }
 
-// Own returns the node's blocks, by index. A restarted agent begins with them. A
-// block that was claimed a moment ago may be missing: Claim adopts it when it meets
-// it. When a cluster starts, all nodes call Own, and each list from etcd reads every
-// block. So in a pool that is too large to be listed whole, a Claim in the next
-// seconds uses the same answer. The errors are those of Claim without PoolExhausted.
+// Own returns the node's blocks, by index. One that was claimed a moment ago may be missing:
+// Claim adopts it. In a large pool, a Claim in the next seconds uses the same answer, because
+// all nodes of a cluster start at once. The errors are those of Claim without PoolExhausted.
 func (c *Claimer) Own(ctx context.Context, s Space) ([]Block, error) {
 	w := &claim{Claimer: c, space: s, taken: map[string]bool{}}
 	all, err := w.list(ctx, Query{Pool: s.pool, MachineID: c.Node.MachineID, Freshness: Cached})
@@ -159,8 +147,8 @@ func (w *claim) run(ctx context.Context) (Block, error) {
 		"all %d blocks of %d host indexes have an owner", w.space.Blocks(), w.space.size)
 }
 
-// adopt takes one of the node's blocks that the caller does not know. An earlier
-// agent of this node claimed it, or one that is about to end.
+// adopt takes one of the node's blocks that the caller does not know: another agent of the
+// node claimed it.
 func (w *claim) adopt(ctx context.Context, mine []Block) (Block, bool, error) {
 	for _, b := range mine {
 		if _, open := w.space.has(b.Name); w.closed[b.Name] || !open {
@@ -183,10 +171,9 @@ func (w *claim) settle(ctx context.Context, name string) (Block, bool, error) {
 	return Block{}, false, nil
 }
 
-// pass tries each block without known owner, after a list of this freshness. A large
-// pool is not listed whole. There, pass looks at a block before it tries it, from the
-// second block on: a read from the server's cache costs far less than a write for a
-// block that has an owner.
+// pass tries each block without known owner, after a list of this freshness. In a large pool,
+// which is not listed whole, it peeks at each but the first before: that costs far less than
+// a write for a block that has an owner.
 func (w *claim) pass(ctx context.Context, f Freshness) (b Block, ours bool, err error) {
 	met, limit := 0, patience
 	if w.space.Blocks() > smallPool {
@@ -222,8 +209,7 @@ func (w *claim) pass(ctx context.Context, f Freshness) (b Block, ours bool, err 
 	return Block{}, false, nil
 }
 
-// peek says whether a block may be free. Our own block counts as free: take then
-// finds that it is ours.
+// peek says whether a block may be free, or ours: take finds out which.
 func (w *claim) peek(ctx context.Context, name string) (free bool, err error) {
 	var b Block
 	err = w.retry(ctx, func() (err error) { b, err = w.Store.Peek(ctx, name); return err })
@@ -244,8 +230,7 @@ func (w *claim) met(ctx context.Context, b Block) error {
 	return w.clone(ctx, b)
 }
 
-// misfit notes a block of another node that does not fit the pool. All blocks with which
-// it shares slots count as taken.
+// misfit has all blocks count as taken with which a block that does not fit shares slots.
 func (w *claim) misfit(b Block, why error) {
 	w.Doubt(why)
 	size := min(max(b.Spec.Size, 1), MaxSize)
@@ -260,10 +245,8 @@ func (w *claim) all(f Freshness) Query {
 	return Query{Pool: w.space.pool, Rack: w.space.rack, Freshness: f}
 }
 
-// take creates a block, unless it has an owner, and says whether it is ours. Until
-// there is an answer, the name is pending. A request without an answer may still
-// create the block. If the claim went on to another name, the node would lose that
-// block.
+// take creates a block, unless it has an owner, and says whether it is ours. Until there is an
+// answer, the name is pending: the request may still create the block.
 func (w *claim) take(ctx context.Context, name string) (Block, bool, error) {
 	w.pending = name
 	b, err := w.hold(ctx, w.block(name))
@@ -308,8 +291,7 @@ func (w *claim) look(ctx context.Context, q Query) (mine []Block, err error) {
 	return w.sift(ctx, all)
 }
 
-// sift notes which blocks have an owner, and returns ours. It detects a clone of this
-// machine and blocks that do not fit the pool.
+// sift notes which blocks have an owner, and returns ours.
 func (w *claim) sift(ctx context.Context, all []Block) (mine []Block, err error) {
 	clear(w.taken)
 	asked := map[string]bool{}
@@ -337,11 +319,7 @@ func (w *claim) sift(ctx context.Context, all []Block) (mine []Block, err error)
 	return mine, nil
 }
 
-// clone reports another live node with our machine-id. It does not stop the claim: a
-// block is ours only with our node name, and any node can write our machine-id into its
-// blocks. But if one of the two were renamed, each would take the blocks of the other as
-// its own, and an image that is cloned with its machine-id is often cloned with other
-// identities too.
+// clone reports another live node with our machine-id, which stops no claim (ADR 25).
 func (w *claim) clone(ctx context.Context, b Block) error {
 	if b.Spec.MachineID != w.Node.MachineID || w.Node.owns(b) {
 		return nil
@@ -366,10 +344,9 @@ type Node struct {
 	Own []netip.Addr
 }
 
-// Confirm compares the machine-id with the one that the Node object of that name
-// reports; "" confirms nothing and is no error. TryAgain: they differ. A reaper would
-// then take the node's blocks as those of a replaced machine, so the node must not
-// claim.
+// Confirm compares the machine-id with the one that the Node object reports; "" is no error.
+// TryAgain: they differ. The node must not claim, because a reaper would take its blocks as
+// those of a replaced machine.
 func (n Node) Confirm(reported string) error {
 	if reported == "" || reported == n.MachineID {
 		return nil
@@ -385,10 +362,9 @@ func (n Node) Owner() Owner { return Owner{n.Name, n.MachineID} }
 // owns says whether the node owns a block.
 func (n Node) owns(b Block) bool { return b.Spec.Owner == n.Owner() }
 
-// order returns the indexes of all blocks, in the order in which a node tries to
-// claim them. It begins with the hint. After the hint it uses double hashing: start
-// and step are computed from the node. So two nodes that met at one block do not meet
-// again at the next one. The order is the same after a restart.
+// order returns the indexes of all blocks in the order in which a node tries them, which is
+// the same after a restart: the hint, and then by double hashing of the node. So two nodes
+// that met at one block do not meet again at the next one.
 func (s Space) order(node Node) iter.Seq[int] {
 	sum := sha256.Sum256([]byte(node.MachineID + "\x00" + node.Name))
 	hint, hinted := s.Hint(node.Own)
@@ -407,8 +383,7 @@ func (s Space) order(node Node) iter.Seq[int] {
 	}
 }
 
-// probes returns the numbers below count, each once. It computes start and step from
-// a sum of 16 bytes.
+// probes returns the numbers below count, each once: a sum of 16 bytes has start and step.
 func probes(sum []byte, count int) iter.Seq[int] {
 	return func(yield func(int) bool) {
 		if count == 0 {

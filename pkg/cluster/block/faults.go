@@ -17,8 +17,7 @@ import (
 	"github.com/roce-cni/roce-cni/pkg/plugin/conf/pool"
 )
 
-// reservations judges them. A reservation in no subnet has no effect: the operator
-// has mistyped the address that pods must not get.
+// reservations reports those in no subnet, too: the address that pods must not get is mistyped.
 func (p Pool) reservations(f *strict.Faults) {
 	type kept struct {
 		netrange.Range
@@ -50,9 +49,8 @@ func (p Pool) reservations(f *strict.Faults) {
 	}
 }
 
-// mayHaveMoreRacks says whether all subnets can have a rack number that is higher
-// than the racks that Validate looks at. Then Validate cannot know that a reservation
-// is in no subnet.
+// mayHaveMoreRacks says whether there can be racks beyond those that Validate looks at. Then
+// a reservation may be in one of them.
 func (p Pool) mayHaveMoreRacks() bool {
 	if !p.racked() {
 		return false
@@ -61,8 +59,8 @@ func (p Pool) mayHaveMoreRacks() bool {
 	return len(beyond) >= len(first)
 }
 
-// alike reports an address that lacks a placeholder of its subnet. Such an address is
-// correct on only one rail, or in only one rack.
+// alike reports an address that lacks a placeholder of its subnet: it is correct on only one
+// rail, or in only one rack.
 func (p Pool) alike(f *strict.Faults) {
 	if len(p.Spec.Racks) > 0 {
 		return
@@ -78,8 +76,7 @@ func (p Pool) alike(f *strict.Faults) {
 	}
 }
 
-// follow is alike for some subnets and one placeholder. The placeholder is given
-// without its end.
+// follow is alike for some subnets and the beginning of a placeholder.
 func (p Pool) follow(f *strict.Faults, placeholder, path string, subnets []Subnet) {
 	for i, s := range subnets {
 		if !strings.Contains(s.Subnet, placeholder) {
@@ -102,8 +99,7 @@ func (p Pool) follow(f *strict.Faults, placeholder, path string, subnets []Subne
 	}
 }
 
-// outside says whether the gateway of a subnet may be outside of the subnet. It can then
-// be the same on every rail.
+// outside says whether the gateway may be outside of its subnet, and so the same on every rail.
 func outside(s Subnet) bool {
 	gateway, err := netip.ParseAddr(s.Gateway)
 	return s.OnLink || err == nil && gateway.IsLinkLocalUnicast()

@@ -12,10 +12,9 @@ import (
 	"github.com/roce-cni/roce-cni/pkg/base/cnierr"
 )
 
-// The waits between requests for one thing: the first, and the longest. A real wait
-// is 0.5 to 1.5 times as long. If the server says when to come again, the wait is
-// longer by once to twice that time. Otherwise thousands of nodes that the server
-// refused in one second would all come again in the same second.
+// The waits between requests for one thing: the first, and the longest. A real wait is 0.5 to
+// 1.5 times as long, and longer by once to twice the time for which the server says: nodes
+// that it refused in one second must not all come again in one.
 const (
 	firstWait = 100 * time.Millisecond
 	longWait  = 5 * time.Second
@@ -33,12 +32,11 @@ func (e *HeldError) Error() string { return fmt.Sprintf("node %q holds %s", e.Ow
 // Changed says that an object was deleted or written by another client between two requests.
 func Changed(err error) bool { return errors.Is(err, ErrNotFound) || errors.Is(err, ErrConflict) }
 
-// Hold makes an object ours or finds that it is ours, and returns the stored object. It
-// trusts only the server, not the answer to an earlier call, so it may be called
-// repeatedly. exists says that the object exists, as far as we know: to create it again
-// would be a useless write. Then own writes it, because a reaper that thinks we are gone
-// may be about to delete it, or returns why it is not ours. The errors are those of the
-// store and of own. After Changed, call Hold again.
+// Hold makes an object ours or finds that it is ours, and returns the stored object. It may be
+// called repeatedly, because it trusts only the server. exists says that the object exists, as
+// far as we know. Then own writes it, because a reaper that thinks we are gone may be about to
+// delete it, or returns why it is not ours. The errors are those of the store and of own.
+// After Changed, call Hold again.
 func Hold[S any](ctx context.Context, s interface {
 	Create(context.Context, Object[S]) (Object[S], error)
 	Get(context.Context, string) (Object[S], error)
@@ -107,15 +105,11 @@ func (c *Claimer) explain(ctx context.Context, s Space, err error) error {
 	return fmt.Errorf("node %s: %w", c.Node.Name, err)
 }
 
-// Assert confirms that the node still owns its blocks, after a restart and from time
-// to time. If a block is gone, Assert creates it again under its name: etcd may have
-// been restored to a state before the claim, or an operator has deleted the block.
-// Assert returns the blocks that the node has, also when the store does not answer: a
-// block is ours as long as we do not know that another node claimed it. Assert also
-// returns the lost blocks: another node has claimed them. The node must stop leasing
-// their addresses at once. Then the error is Limited, because pods use these
-// addresses already. For a block that does not fit the pool any more, the error is
-// BadConfig, and the node keeps the block.
+// Assert confirms that the node still owns its blocks, after a restart and from time to time.
+// It creates a block again that is gone: etcd was restored, or an operator has deleted it. It
+// returns the blocks that the node has, as far as the store answers, and the lost ones, which
+// another node has claimed: the node must stop leasing their addresses at once, and the error
+// is Limited. A block that does not fit the pool any more is BadConfig, and stays the node's.
 func (c *Claimer) Assert(ctx context.Context, s Space, recorded []Block) (kept, lost []Block, err error) {
 	var faults []error
 	for _, b := range recorded {
@@ -159,9 +153,8 @@ func (c *Claimer) assert(ctx context.Context, b Block) (Block, error) {
 // mistake.
 const Grace = time.Hour
 
-// Sightings remembers since when objects have no use, by their UIDs. The zero value
-// remembers nothing, which is safe: a reaper that starts again waits for Grace again.
-// Only one process may use it, because its times are of the clock of that process.
+// Sightings remembers since when objects have no use, by their UIDs and by the clock of one
+// process. The zero value remembers nothing, which is safe: a new reaper waits for Grace again.
 type Sightings map[string]sighting
 
 // sighting is the time since which an object has no use, and its version since then.
@@ -198,14 +191,10 @@ type Cluster interface {
 	Bound(ctx context.Context, node string) (bool, error)
 }
 
-// Look is one sighting. now is the time of a clock that neither jumps nor stops
-// (CLOCK_BOOTTIME). At that time there are these blocks, these Node objects, and pods
-// bound to these names. Look returns what to remember, and the blocks that are due. A
-// block is due if two sightings are at least Grace apart, and at both and at all between
-// its owner was abandoned and the block was not written.
-//
-// The caller must list blocks before nodes, and nodes before pods, so that a new node
-// is known.
+// Look is one sighting, of blocks, Node objects, and names that pods are bound to, listed in
+// this order so that a new node is known. now is CLOCK_BOOTTIME, which neither jumps nor stops.
+// Look returns what to remember, and the blocks that are due: at two sightings that are at
+// least Grace apart, and at all between, the owner was abandoned and the block not written.
 func (s Sightings) Look(now time.Duration, blocks []Block, nodes Nodes, bound map[string]bool) (next Sightings, due []Block) {
 	next = Sightings{}
 	for _, b := range blocks {
@@ -216,9 +205,9 @@ func (s Sightings) Look(now time.Duration, blocks []Block, nodes Nodes, bound ma
 	return next, due
 }
 
-// Reap deletes a block that is due, and says whether it did. It deletes exactly the block
-// that Look has seen: not a new block of the same name, and not one that its owner has
-// touched since. A node that comes back asserts its blocks before it leases from them.
+// Reap deletes a block that is due, and says whether it did: exactly the block that Look has
+// seen, and not one that its owner has touched since. A node that comes back asserts its blocks
+// before it leases from them.
 func Reap(ctx context.Context, store Store, c Cluster, due Block) (bool, error) {
 	return Free(ctx, c, due.Spec.Owner, func() error { return store.Delete(ctx, due.Name, due.UID, due.ResourceVersion) })
 }

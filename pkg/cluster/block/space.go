@@ -7,6 +7,7 @@ import (
 	"crypto/sha256"
 	"fmt"
 	"iter"
+	"math"
 	"math/big"
 	"net/netip"
 	"slices"
@@ -29,6 +30,7 @@ type Space struct {
 	size       int
 	quarantine time.Duration
 	rails      [][]pool.Subnet
+	reserved   int
 	sticky     []netrange.Range // sticky slots: no block has them
 	ordinary   []netrange.Range // the slots of blocks that pods may have on all rails
 	blocks     []netrange.Range // the indexes of the blocks, ascending, without overlap
@@ -47,7 +49,7 @@ func (p Pool) Space(rack string) (Space, error) {
 	if err := f.Err(reading, p.Name); err != nil {
 		return Space{}, err
 	}
-	p.reserve(s.rails)
+	s.reserved = p.reserve(s.rails)
 	if p.Spec.Sticky != nil {
 		if kept, ok := readSlots(p.Spec.Sticky.Slots); ok { // common has reported others
 			s.sticky = []netrange.Range{kept}
@@ -61,17 +63,13 @@ func (p Pool) Space(rack string) (Space, error) {
 	return s, nil
 }
 
-// Room says for how many nodes and pods the pool has addresses, for people. Gateways,
-// exclusions and the ends of ranges cut blocks: their nodes have fewer pods. Errors: as
-// Validate.
+// Room says for how many nodes and pods the pool has addresses, for people. What cuts a
+// block, such as a gateway, leaves its node fewer pods. Errors: as Validate.
 func (p Pool) Room() (string, error) {
-	racks, where := []string{""}, ""
+	racks, where := p.racks(), ""
 	switch {
 	case len(p.Spec.Racks) > 0:
-		racks, where = nil, fmt.Sprintf(", in %d racks", len(p.Spec.Racks))
-		for _, r := range p.Spec.Racks {
-			racks = append(racks, r.Name)
-		}
+		where = fmt.Sprintf(", in %d racks", len(racks))
 	case p.racked():
 		racks, where = []string{"1"}, ", in each rack"
 	}
@@ -91,9 +89,9 @@ func (p Pool) Room() (string, error) {
 	return text + where, nil
 }
 
-// reserve excludes the reservations.
-func (p Pool) reserve(rails [][]pool.Subnet) {
-	var all []netrange.Range
+// reserve excludes the reservations, and returns how many addresses they have.
+func (p Pool) reserve(rails [][]pool.Subnet) int {
+	var all, kept []netrange.Range
 	for _, r := range p.Spec.Reservations {
 		for _, s := range r.Ranges {
 			if one, err := netrange.Parse(s); err == nil { // common has reported others
@@ -104,9 +102,15 @@ func (p Pool) reserve(rails [][]pool.Subnet) {
 	for _, subnets := range rails {
 		for i := range subnets {
 			s := &subnets[i]
-			s.Exclude = netrange.Minus(slices.Concat(s.Exclude, netrange.Clip(all, netrange.Of(s.Prefix))), nil)
+			here := netrange.Clip(all, netrange.Of(s.Prefix))
+			s.Exclude, kept = netrange.Minus(slices.Concat(s.Exclude, here), nil), append(kept, here...)
 		}
 	}
+	n := netrange.Count(netrange.Minus(kept, nil))
+	if !n.IsInt64() {
+		return math.MaxInt
+	}
+	return int(n.Int64())
 }
 
 // usable returns, of some slots, those that pods may have on all rails.
@@ -176,15 +180,16 @@ func nth(numbers []netrange.Range, n int) int {
 }
 
 // Name returns the name of a block.
-func (s Space) Name(index int) string {
-	if s.rack != "" {
-		return fmt.Sprintf("%s.%s-%d", s.pool, s.rack, index)
+func (s Space) Name(index int) string { return join(s.pool, s.rack) + "-" + strconv.Itoa(index) }
+
+func join(pool, rack string) string {
+	if rack == "" {
+		return pool
 	}
-	return fmt.Sprintf("%s-%d", s.pool, index)
+	return pool + "." + rack
 }
 
-// has says whether name is the name of a block of the space, and returns the index of
-// the block.
+// has returns the index of the block of that name, if the space has it.
 func (s Space) has(name string) (index int, ok bool) {
 	i := strings.LastIndexByte(name, '-') + 1
 	index, err := strconv.Atoi(name[i:])
@@ -211,9 +216,8 @@ func (s Space) slots(index int) netrange.Range {
 	return netrange.Numbers(first, first+uint64(s.size)-1)
 }
 
-// Hint returns the number, from 0, of the block at which a node with one of these
-// addresses begins. For host number h of a rail's subnet it is block number h. So
-// nodes never meet if their NICs are numbered one by one.
+// Hint returns the number, from 0, of the block at which a node with one of these addresses
+// begins: h for host h of a subnet. So nodes with NICs that are numbered never meet.
 func (s Space) Hint(own []netip.Addr) (n int, ok bool) {
 	for _, subnet := range slices.Concat(s.rails...) {
 		for _, a := range own {
@@ -228,11 +232,9 @@ func (s Space) Hint(own []netip.Addr) (n int, ok bool) {
 // Quarantine returns the quarantine of an address of the pool.
 func (s Space) Quarantine() time.Duration { return s.quarantine }
 
-// Rails returns what a node with these blocks may lease: a part of every subnet of
-// every rail, for the node file. It ignores a block if its exclusions leave no slot
-// that is free on all rails. If it ignores all blocks, the subnets have no ranges,
-// and there is nothing to write. The error is BadConfig for a block of another pool,
-// rack or size: blocks of two sizes overlap.
+// Rails returns what a node with these blocks may lease: a part of every subnet of every
+// rail, for the node file. It ignores a block without a slot that is free on all rails; if
+// it ignores all, the subnets have no ranges. The error is that of Check.
 func (s Space) Rails(owned []Block) ([][]pool.Subnet, error) {
 	for _, b := range owned {
 		if err := s.Check(b); err != nil {
@@ -263,7 +265,7 @@ func (s Space) slice(index int, p netip.Prefix) netrange.Range {
 	return netrange.Range{First: netrange.AtIndex(part.First, p), Last: netrange.AtIndex(part.Last, p)}
 }
 
-// Check returns nil, or BadConfig for a block that is not of this space.
+// Check returns nil, or BadConfig for a block of another pool, rack or size.
 func (s Space) Check(b Block) error {
 	if b.Spec.Pool != s.pool || b.Spec.Rack != s.rack || b.Name != s.Name(b.Spec.Index) {
 		return cnierr.New(cnierr.BadConfig, "use block", b.Name,
@@ -277,9 +279,8 @@ func (s Space) Check(b Block) error {
 	return nil
 }
 
-// Find returns the index of the block that an address is in, and the address's slot
-// of the pool. It does not matter whether pods may have the address. ok is false for
-// an address that is in no block.
+// Find returns the block and the slot of an address, whether pods may have it or not. ok is
+// false for an address that is in no block.
 func (s Space) Find(a netip.Addr) (index, number int, ok bool) {
 	for _, subnets := range s.rails {
 		for i := range subnets {
@@ -306,8 +307,8 @@ func (s Space) Open(index int) iter.Seq[int] {
 	}
 }
 
-// Recorded returns the blocks that a node had when Rails returned this. The blocks
-// have no UIDs. Blocks without any address to lease are missing.
+// Recorded returns the blocks that a node had when Rails returned this, without UIDs, and
+// without those that have nothing to lease.
 func (s Space) Recorded(node Node, rails [][]pool.Subnet) []Block {
 	var indices []int
 	for _, subnets := range rails {
@@ -331,11 +332,14 @@ func (s Space) Recorded(node Node, rails [][]pool.Subnet) []Block {
 	return out
 }
 
+// Reserved returns how many addresses reservations keep from pods.
+func (s Space) Reserved() int { return s.reserved }
+
 // Total returns how many slots pods may have on all rails, in all blocks.
 func (s Space) Total() int { return count(s.ordinary) }
 
-// Slots is the slots of a pool in one rack that are leased one by one. A pod that
-// comes back gets the same slot. The zero value has no slots.
+// Slots is the sticky slots of a pool in one rack, which are leased one by one. The zero
+// value has none.
 type Slots struct {
 	Pool, Rack string
 
@@ -344,14 +348,13 @@ type Slots struct {
 	usable []netrange.Range // the slots that pods may have on all rails, ascending, without overlap
 }
 
-// Slots returns the sticky slots of a rack. It returns none for a pool without
-// sticky. rack and the errors are as in Space.
+// Slots returns the sticky slots of a rack. Rack and errors are as in Space.
 func (p Pool) Slots(rack string) (Slots, error) {
 	s, err := p.Space(rack)
 	return s.Kept(), err
 }
 
-// Kept returns the sticky slots, which are in no block: those of Pool.Slots.
+// Kept returns the sticky slots, which are in no block.
 func (s Space) Kept() Slots {
 	if len(s.sticky) == 0 {
 		return Slots{}
@@ -368,10 +371,9 @@ func readSlots(text string) (netrange.Range, bool) {
 	return netrange.Numbers(a, b), ok
 }
 
-// Terms returns two times: how long the addresses stay reserved for a pod that is
-// gone, and their quarantine before another pod may have them. It returns false for a
-// pool without sticky. A value that Validate would refuse counts as the longest
-// possible time.
+// Terms returns how long the addresses stay reserved for a pod that is gone, and their
+// quarantine after that; false for a pool without sticky. A value that Validate would refuse
+// counts as the longest time.
 func (p Pool) Terms() (ttl, quarantine time.Duration, ok bool) {
 	if p.Spec.Sticky == nil {
 		return 0, 0, false
@@ -409,8 +411,7 @@ func (p Pool) keeps(f *strict.Faults) {
 	}
 }
 
-// keepsIn reports the first subnet that two rails share, or that does not contain all
-// of the sticky slots.
+// keepsIn reports the first subnet that two rails share, or that lacks a sticky slot.
 func (p Pool) keepsIn(rails [][]pool.Subnet, f *strict.Faults) {
 	if p.Spec.Sticky == nil {
 		return
@@ -448,15 +449,10 @@ func (s Slots) Count() int { return count(s.usable) }
 func (s Slots) Has(slot int) bool { return slot >= 0 && has(s.usable, uint64(slot)) }
 
 // Name returns the name of the lease of a slot.
-func (s Slots) Name(slot int) string {
-	if s.Rack != "" {
-		return fmt.Sprintf("%s.%s-s%d", s.Pool, s.Rack, slot)
-	}
-	return fmt.Sprintf("%s-s%d", s.Pool, slot)
-}
+func (s Slots) Name(slot int) string { return join(s.Pool, s.Rack) + "-s" + strconv.Itoa(slot) }
 
-// Find returns the slot of an address, and whether it is one of these slots. That is
-// true also if pods may not have the slot any more.
+// Find returns the slot of an address, and whether it is one of these, also if pods may not
+// have it any more.
 func (s Slots) Find(a netip.Addr) (number int, ok bool) {
 	for _, subnet := range slices.Concat(s.rails...) {
 		if subnet.Prefix.Contains(a) {
@@ -483,8 +479,8 @@ func (s Slots) Rails(number int) [][]pool.Subnet {
 	return out
 }
 
-// Order returns the slots in the order in which the pod of this name tries them. It
-// uses double hashing, as nodes do for blocks. The order is always the same.
+// Order returns the slots in the order in which the pod of this name tries them, which is
+// always the same: by double hashing, as for blocks.
 func (s Slots) Order(name string) iter.Seq[int] {
 	sum := sha256.Sum256([]byte(name))
 	return func(yield func(int) bool) {

@@ -24,9 +24,9 @@ const reading = "read RailPool"
 // cannot know which racks exist.
 const sampleRacks = 256
 
-// Validate returns nil or an error (cnierr.BadConfig) that joins all faults, each
-// with its path in the object. For a pool with {rack}, Validate checks rack 1, and
-// that each of the racks 0 to 255 has its own subnets. Space checks the node's rack.
+// Validate returns nil or BadConfig, which joins all faults, each with its path in the
+// object. Of a pool with {rack}, it checks rack 1, and that the racks 0 to 255 have subnets
+// of their own. Space checks the node's rack.
 func (p Pool) Validate() error {
 	f := &strict.Faults{}
 	p.common(f)
@@ -170,8 +170,8 @@ func (p Pool) rails(rack string, f *strict.Faults) [][]pool.Subnet {
 	return out
 }
 
-// lists returns the subnets of each rail as they are written, with the number of the
-// rack, and their paths in the object.
+// lists returns the subnets of each rail with the number of the rack, and their paths in the
+// object.
 func (p Pool) lists(rack string, f *strict.Faults) (places []string, values []strict.Value) {
 	add := func(place string, subnets []Subnet, number int) {
 		raw := marshal(append([]Subnet{}, subnets...)) // a list, even if it is empty
@@ -219,10 +219,9 @@ func (p Pool) lists(rack string, f *strict.Faults) (places []string, values []st
 	return places, values
 }
 
-// inRack replaces the placeholders {rack}, {rack+1} and so on by the number of a
-// rack. It leaves the placeholders for the rail, and hides them meanwhile.
+// inRack replaces {rack}, {rack+1} and so on, and leaves the placeholders for the rail.
 func inRack(s string, rack int) string {
-	const hidden = "{\x00" // neither JSON nor a subnet has this character
+	const hidden = "{\x00" // meanwhile; neither JSON nor a subnet has this character
 	s = strings.ReplaceAll(strings.ReplaceAll(s, "{rail", hidden), "{rack", "{rail")
 	return strings.ReplaceAll(pool.Expand(s, rack), hidden, "{rail")
 }

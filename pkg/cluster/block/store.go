@@ -36,11 +36,10 @@ type Owner struct {
 // String returns what distinguishes two owners.
 func (o Owner) String() string { return o.NodeName + "/" + o.MachineID }
 
-// Objects keeps the objects of a kind. blocktest.Kind tests its contract. Every
-// method may also return ErrUnknown or *BusyError. If waiting does not help, for
-// example without a permission, a method returns a *cnierr.Error. The store has its
-// own deadline for each request, of a minute or more: a busy server must not get the
-// same work twice. The context ends a call early, with ErrUnknown.
+// Objects keeps the objects of a kind. blocktest.Kind tests its contract. Every method may also
+// return ErrUnknown, *BusyError, or, if waiting does not help, a *cnierr.Error. The store has
+// its own deadline for each request, of a minute or more: a busy server must not get the same
+// work twice. The context ends a call early, with ErrUnknown.
 type Objects[S, Q any] interface {
 	// Create makes the object of that name, unless there is one. If several nodes try,
 	// only one succeeds. Create returns the stored object, with UID, ResourceVersion
@@ -62,9 +61,8 @@ type Store interface {
 	// Peek returns a block as a Cached list would, and costs less than a write. The
 	// block may have been changed, deleted or created since. ErrNotFound.
 	Peek(ctx context.Context, name string) (Block, error)
-	// Touch writes a block unchanged and returns it. Its ResourceVersion then is new,
-	// so a Delete with the old one fails. ErrNotFound: there is no block of that
-	// name. ErrConflict: the block has another UID.
+	// Touch writes a block unchanged and returns it: with a new ResourceVersion, so that a
+	// Delete with the old one fails. ErrNotFound; ErrConflict: it has another UID.
 	Touch(ctx context.Context, name, uid string) (Block, error)
 }
 
@@ -129,8 +127,7 @@ const (
 	Replaced OwnerState = "replaced"
 )
 
-// Owner returns the state of the owner of a block. A Node object without machine-id
-// may be that of the owner.
+// Owner returns the state of an owner. A Node object without machine-id may be the owner's.
 func (n Nodes) Owner(owner Owner) OwnerState {
 	machine, there := n[owner.NodeName]
 	switch {
@@ -142,10 +139,9 @@ func (n Nodes) Owner(owner Owner) OwnerState {
 	return Here
 }
 
-// Abandoned says whether an owner is gone with all its pods, or was replaced. A replaced
-// machine runs none of its old pods: pods that are bound to its name are those of the new
-// machine. bound has the names of Missing that pods are bound to. If there are no nodes at
-// all, the list is probably wrong, and no owner is abandoned.
+// Abandoned says whether an owner is gone with all its pods, or was replaced: then the pods
+// are the new machine's. bound has the names of Missing that pods are bound to. Without any
+// node, the list is probably wrong, and no owner is abandoned.
 func (n Nodes) Abandoned(owner Owner, bound map[string]bool) bool {
 	state := n.Owner(owner)
 	return len(n) > 0 && (state == Replaced || state == Gone && !bound[owner.NodeName])
@@ -159,8 +155,7 @@ func Owners(blocks []Block) (out []Owner) {
 	return out
 }
 
-// Missing returns the names of owners without a Node object, in order. Look must know
-// whether pods are bound to these names.
+// Missing returns the names of owners without a Node object, in order.
 func (n Nodes) Missing(owners []Owner) []string {
 	var out []string
 	for _, o := range owners {

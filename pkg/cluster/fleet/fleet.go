@@ -59,21 +59,6 @@ type Rail struct {
 // Connection is the switch of a NIC and the port of that switch.
 type Connection struct{ Switch, Port string }
 
-// Equal says whether two reports say the same.
-func (r Report) Equal(other Report) bool {
-	return slices.EqualFunc(r.Rails, other.Rails, func(a, b Rail) bool {
-		lists := slices.Equal(a.GPUs, b.GPUs) && slices.Equal(a.Faults, b.Faults)
-		return lists && a.fields() == b.fields()
-	})
-}
-
-// fields has everything of a rail but its GPUs and faults, in a form that can be compared.
-func (r Rail) fields() [18]any {
-	return [18]any{
-		r.Rail, r.Netdev, r.PCI, r.Device, r.Port, r.State, r.Speed, r.MTU, r.Vendor, r.DeviceID, r.Driver, r.Firmware, r.Distance, r.GIDs, r.GIDWidth, r.QoS, r.Switch, r.SwitchPort,
-	}
-}
-
 // Node is a node and its report.
 type Node struct {
 	Name string `json:"name"`

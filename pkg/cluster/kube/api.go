@@ -5,11 +5,9 @@
 // answers what claimer and reaper ask about nodes. It also watches the CIDRs of the
 // cluster's Services, and stores what nodes report about their rails.
 //
-// It never decides who owns what, never retries, never caches, and never runs in a
-// plugin. Every method is one request, or one for each page of a list. It implements
-// the stores of packages block and sticky, and sticky's Cluster; the agent and rocectl
-// use it. Read this file first; types.go and objects.go have the objects, errors.go the meaning of
-// answers.
+// It never decides who owns what, never retries, never caches, and never runs in a plugin. It
+// implements the stores of packages block and sticky, and reconcile's Cluster. Read this file
+// first; types.go and objects.go have the objects, errors.go the meaning of answers.
 package kube
 
 import (
@@ -49,9 +47,8 @@ type API struct {
 	deadline   time.Duration
 }
 
-// Open makes an API from a configuration. It sends nothing. The limits of client-go
-// on requests are off: the caller waits between requests. now is the wall clock: its
-// time is written into blocks for people, and nothing depends on it.
+// Open makes an API from a configuration. It sends nothing. The limits of client-go on requests
+// are off: the caller waits between requests. now is the wall clock, for people.
 func Open(cfg *rest.Config, now func() time.Time) (*API, error) {
 	client, err := rest.HTTPClientFor(cfg)
 	if err != nil {
@@ -118,12 +115,10 @@ func (a *API) remove(ctx context.Context, resource, name, uid, resourceVersion, 
 	}, nil)
 }
 
-// onlyMetadata asks for the metadata of the objects of a list. The specification of a
-// pod, with its environment, does not reach this process.
+// onlyMetadata leaves the specifications of pods, with their environment, at the server.
 const onlyMetadata = "application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1"
 
-// any says whether a list has an object, at some time after the call. It asks for the
-// metadata of one object.
+// any says whether a list has an object, at some time after the call.
 func (a *API) any(ctx context.Context, r *rest.Request, what string) (bool, error) {
 	var page struct {
 		Items []json.RawMessage `json:"items"`
@@ -138,9 +133,8 @@ func items[T any](ctx context.Context, a *API, client rest.Interface, resource s
 	return out, err
 }
 
-// each calls see for each object of a list. A Cached list is one request. A Latest list
-// shows one moment, even if it has many pages. If that moment is too long ago for the
-// next page, the error is a *block.BusyError.
+// each calls see for each object of a list. A Latest list shows one moment, even if it has many
+// pages; if that is too long ago for the next page, the error is a *block.BusyError.
 func each[T any](ctx context.Context, a *API, client rest.Interface, resource string, params url.Values, f block.Freshness, see func(*T)) error {
 	if f == block.Cached {
 		params.Set("resourceVersion", "0")

@@ -40,8 +40,7 @@ const RailsCondition = "RoceRailsReady"
 // RailTaint is the key of the taint, of effect NoSchedule, that keeps new pods from a node.
 const RailTaint = "roce-cni.io/rail-not-ready"
 
-// node is the form of the API server. A whole Node has about 10 kB, and we need only
-// a few fields.
+// node is the form of the API server. A whole Node has about 10 kB, of which we need little.
 type node struct {
 	Metadata struct {
 		Name            string            `json:"name"`
@@ -89,9 +88,9 @@ func (a *API) Node(ctx context.Context, name string) (Node, error) {
 
 func isRailTaint(t core.Taint) bool { return t.Key == RailTaint }
 
-// SetRails gives a Node the condition and the taint, or takes the taint away. It changes no
-// other condition and taint, and writes only what is not so already. The errors are those of
-// Node; block.ErrConflict: the Node has changed meanwhile, and keeps its taints.
+// SetRails gives a Node the condition and the taint, or takes the taint away, and changes nothing
+// else. The errors are those of Node; block.ErrConflict: the Node has changed meanwhile, and keeps
+// its taints.
 func (a *API) SetRails(ctx context.Context, name string, c fleet.Condition, taint bool) error {
 	const action = "write rails of node "
 	var now node
@@ -130,8 +129,8 @@ func (a *API) SetRails(ctx context.Context, name string, c fleet.Condition, tain
 	return err
 }
 
-// Nodes returns all nodes, in any order, as they were at some time after the call.
-// The errors are block.Store's for List.
+// Nodes returns all nodes, in any order, as they were at some time after the call. The errors are
+// block.Store's for List.
 func (a *API) Nodes(ctx context.Context) ([]Node, error) {
 	objects, err := items[node](ctx, a, a.core, "nodes", url.Values{}, block.Latest)
 	if err != nil {
@@ -150,8 +149,8 @@ func (a *API) Machine(ctx context.Context, name string) (string, error) {
 	return n.MachineID, err
 }
 
-// Bound is block.Cluster's. It asks for one pod in any phase: the containers of a
-// failed pod may still run if the node has not heard of it.
+// Bound is block.Cluster's. The phase does not count: the containers of a failed pod may still
+// run if the node has not heard of it.
 func (a *API) Bound(ctx context.Context, name string) (bool, error) {
 	selector := fields.OneTermEqualSelector("spec.nodeName", name).String()
 	return a.any(ctx, a.core.Get().Resource("pods").Param("fieldSelector", selector), "list pods of node "+name)
@@ -166,8 +165,8 @@ func (a *API) Ready(ctx context.Context, name string) (bool, error) {
 	return n.Ready, err
 }
 
-// Runs is sticky.Cluster's. The names are those of a RailLease, which an agent has
-// written. The API server finds one pod by its key, so the request costs little.
+// Runs is sticky.Cluster's. An agent has written the names. The API server finds one pod by its
+// key, so the request costs little.
 func (a *API) Runs(ctx context.Context, namespace, pod, node string) (bool, error) {
 	if len(validation.IsDNS1123Label(namespace)) > 0 || len(validation.IsDNS1123Subdomain(pod)) > 0 {
 		return false, nil

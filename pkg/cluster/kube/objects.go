@@ -197,11 +197,10 @@ type operation struct {
 	Value any    `json:"value"`
 }
 
-// write patches the status of the block with that UID. The API server ignores the
-// metadata of what is written to a status (statusStrategy.PrepareForUpdate of
-// apiextensions-apiserver), so a UID in a merge patch is no precondition. A test in a
-// JSON patch is one, which fails with 422. The CustomResourceDefinition has a default, so
-// there is always a status to write into.
+// write patches the status of the block with that UID. A merge patch of a status has no
+// precondition (statusStrategy.PrepareForUpdate of apiextensions-apiserver ignores the metadata),
+// so a JSON patch tests the UID, and fails with 422. The definition has a default, so there is a
+// status to write into.
 func (s Blocks) write(ctx context.Context, name, uid string, u *block.Usage) (block.Block, error) {
 	patch := []operation{
 		{"test", "/metadata/uid", uid},

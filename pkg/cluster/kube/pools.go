@@ -17,8 +17,7 @@ import (
 
 const pools = "railpools"
 
-// WatchPools returns the list and watch functions for RailPools that client-go's
-// reflectors and informers need. The objects are *RailPool.
+// WatchPools is for an informer. The objects are *RailPool.
 func (a *API) WatchPools() *cache.ListWatch {
 	return cache.NewListWatchFromClient(a.ours, pools, "", fields.Everything())
 }
@@ -45,9 +44,9 @@ func (a *API) Report(ctx context.Context, name string, status PoolStatus) error 
 	return a.send(ctx, request, "report on pool "+name, map[string]PoolStatus{"status": status}, nil)
 }
 
-// Mark puts the finalizer InUse on a pool, or takes it off if the pool is being
-// deleted. It changes nothing else. If the pool has changed since it was read, Mark
-// changes nothing: block.ErrConflict. block.ErrNotFound: there is no such pool.
+// Mark puts the finalizer InUse on a pool, or takes it off if the pool is being deleted, and
+// changes nothing else. block.ErrConflict: the pool has changed since it was read.
+// block.ErrNotFound: there is no such pool.
 func (a *API) Mark(ctx context.Context, p RailPool) error {
 	finalizers := slices.DeleteFunc(slices.Clone(p.Finalizers), func(f string) bool { return f == InUse })
 	if p.DeletionTimestamp == nil {

@@ -19,9 +19,8 @@ import (
 
 const serviceCIDRs = "servicecidrs"
 
-// WatchServices returns the list and watch functions for ServiceCIDRs that client-go's reflectors
-// and informers need. The objects are *networking.ServiceCIDR. Kubernetes before 1.33 has
-// none of them.
+// WatchServices is for an informer. The objects are *networking.ServiceCIDR, which Kubernetes has
+// from 1.33 on.
 func (a *API) WatchServices() *cache.ListWatch {
 	return cache.NewListWatchFromClient(a.networking, serviceCIDRs, "", fields.Everything())
 }

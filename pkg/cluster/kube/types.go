@@ -65,8 +65,7 @@ func copied[T any](o *T) *T {
 	return out
 }
 
-// PoolStatus is the reconciler's report about a pool. It is the sum over the racks
-// that the reconciler knows.
+// PoolStatus is the reconciler's report about a pool: the sum over the racks that it knows.
 type PoolStatus struct {
 	Blocks      int `json:"blocks"`  // how many blocks there are to claim
 	Claimed     int `json:"claimed"` // how many of them have an owner
@@ -76,9 +75,7 @@ type PoolStatus struct {
 	Conditions []metav1.Condition `json:"conditions,omitempty"`
 }
 
-// InUse is the finalizer of a RailPool. A deleted pool and its addresses stay until
-// the nodes have released everything that they have of it. No block is claimed from a
-// pool without InUse.
+// InUse is the finalizer of a RailPool: see block.Pool.
 const InUse = "roce-cni.io/in-use"
 
 // ValidCondition is True for a pool from which blocks may be claimed. Otherwise its

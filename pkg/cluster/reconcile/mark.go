@@ -84,12 +84,10 @@ func (r *Reconciler) tell(ctx context.Context, err error) {
 	r.Log.Warn("the RailPools cannot be read or marked: no blocks are claimed from new ones, and deleted ones stay", agent.About(err)...)
 }
 
-// markNew marks the pools from which nodes may claim blocks. First come pools of
-// which nodes already have something: the pool was created again. Then come the others,
-// the oldest first. While nodes have
-// blocks of a pool that is gone, the others wait, because the addresses of these
-// blocks are unknown. markNew notes in pools what it has done, and says whether to
-// try a pool again.
+// markNew marks the pools from which nodes may claim blocks: first those of which nodes have
+// something, which were created again, and then the others, the oldest first. While nodes have
+// blocks of a pool that is gone, with addresses that nobody knows, the others wait. markNew
+// notes in pools what it has done, and says whether to try a pool again.
 func (r *Reconciler) markNew(ctx context.Context, pools []block.Pool) (owing bool, err error) {
 	var names []string
 	var again, fresh []int
@@ -164,10 +162,9 @@ func (r *Reconciler) unreleased(pools []block.Pool, strangers []block.Block) boo
 	return false
 }
 
-// gone returns a pool that is gone and of which nodes may still have addresses, or "". It
-// goes by the blocks of pools that do not exist. One node alone can make such blocks for
-// any name, so they count only if several nodes have blocks of the pool, or if the pool
-// is known.
+// gone returns a pool that is gone and of which nodes may still have addresses, or "". One node
+// alone can make blocks for any name, so they count only if several nodes have blocks of the
+// pool, or if the pool is known.
 func gone(pools []block.Pool, blocks []block.Block, known map[string]bool) string {
 	owner := map[string]string{}
 	for _, b := range blocks {

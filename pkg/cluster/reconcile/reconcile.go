@@ -6,11 +6,10 @@
 // expired RailLeases, reports how full each pool is, and says which nodes have rails that
 // cannot serve.
 //
-// It never frees anything at the first check and never trusts a cache. No pod needs
-// it: while it does not run, ownership does not change. One instance must run at a
-// time; rocectl elects it. It uses block and sticky, as the agent does. The order of
-// the steps is in this file, and what limits the objects of one node. mark.go handles new
-// and deleted pools, orphans.go lists for people what would be freed and what nodes have,
+// It never frees anything at the first check and never trusts a cache. No pod needs it: while
+// it does not run, ownership does not change. rocectl elects the one that runs. This file has
+// the order of the steps, and what limits the objects of one node. mark.go handles new and
+// deleted pools, orphans.go lists for people what would be freed and what nodes have,
 // summary.go writes the status of a pool, and rails.go those of nodes.
 package reconcile
 
@@ -104,18 +103,14 @@ func (r *Reconciler) Run(ctx context.Context) error {
 		}
 		if now := r.Now(); now >= r.next {
 			r.last, r.next = now, now+r.Every
-			r.turn(ctx)
+			if err := r.round(ctx); err != nil && ctx.Err() == nil {
+				r.Log.Warn("a check of the cluster was not completed", agent.About(err)...)
+			}
 		}
 		r.lookAtRails(ctx)
 		if err := r.Wait(ctx, often); err != nil {
 			return err
 		}
-	}
-}
-
-func (r *Reconciler) turn(ctx context.Context) {
-	if err := r.round(ctx); err != nil && ctx.Err() == nil {
-		r.Log.Warn("a check of the cluster was not completed", agent.About(err)...)
 	}
 }
 
@@ -134,7 +129,24 @@ func (r *Reconciler) round(ctx context.Context) error {
 			r.Log.Info("freed a block: its node is gone", "pool", b.Spec.Pool, "block", b.Name, "node", b.Spec.NodeName, "machine-id", b.Spec.MachineID)
 		}
 	}
-	faults = append(faults, r.reapLeases(ctx, seen.dueLeases), r.freeLeases(ctx, seen.misheld))
+	for _, l := range seen.dueLeases {
+		done, err := sticky.Reap(ctx, r.Leases, r.Cluster, r.Date(), l)
+		what := "ended a lease: its pod has not come back"
+		if l.Spec.Holder != (block.Owner{}) {
+			what = "took a lease from a node that is gone: the pod can get it on another node"
+		}
+		if done {
+			r.Log.Info(what, leaseOf(l)...)
+		}
+		faults = append(faults, err)
+	}
+	for _, l := range seen.misheld {
+		done, err := sticky.Free(ctx, r.Leases, r.Cluster, r.Date(), l)
+		if done {
+			r.Log.Warn("took a lease from a node that does not run its pod: if this happens again, look at the agent of the node", leaseOf(l)...)
+		}
+		faults = append(faults, err)
+	}
 	for name, s := range summarize(seen) {
 		if err := r.Cluster.Report(ctx, name, s.status(r.objects[name])); err != nil && !errors.Is(err, block.ErrNotFound) {
 			faults = append(faults, err)
@@ -143,35 +155,9 @@ func (r *Reconciler) round(ctx context.Context) error {
 	return errors.Join(faults...)
 }
 
-// reapLeases deletes leases, or removes their holders.
-func (r *Reconciler) reapLeases(ctx context.Context, due []sticky.Lease) error {
-	var faults []error
-	for _, l := range due {
-		done, err := sticky.Reap(ctx, r.Leases, r.Cluster, r.Date(), l)
-		what := "ended a lease: its pod has not come back"
-		if l.Spec.Holder != (block.Owner{}) {
-			what = "took a lease from a node that is gone: the pod can get it on another node"
-		}
-		if done {
-			r.Log.Info(what, "pool", l.Spec.Pool, "lease", l.Name, "namespace", l.Spec.Namespace, "pod", l.Spec.Pod, "node", l.Spec.Holder.NodeName)
-		}
-		faults = append(faults, err)
-	}
-	return errors.Join(faults...)
-}
-
-// freeLeases removes the holders of leases that do not run the pods.
-func (r *Reconciler) freeLeases(ctx context.Context, due []sticky.Lease) error {
-	var faults []error
-	for _, l := range due {
-		done, err := sticky.Free(ctx, r.Leases, r.Cluster, r.Date(), l)
-		if done {
-			r.Log.Warn("took a lease from a node that does not run its pod: if this happens again, look at the agent of the node",
-				"pool", l.Spec.Pool, "lease", l.Name, "namespace", l.Spec.Namespace, "pod", l.Spec.Pod, "node", l.Spec.Holder.NodeName)
-		}
-		faults = append(faults, err)
-	}
-	return errors.Join(faults...)
+// leaseOf has the fields of a log line about a lease.
+func leaseOf(l sticky.Lease) []any {
+	return []any{"pool", l.Spec.Pool, "lease", l.Name, "namespace", l.Spec.Namespace, "pod", l.Spec.Pod, "node", l.Spec.Holder.NodeName}
 }
 
 // world is what a look has seen.

@@ -7,22 +7,20 @@ import (
 	"cmp"
 	"errors"
 	"maps"
-	"math"
 	"slices"
 
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/roce-cni/roce-cni/pkg/base/cnierr"
-	"github.com/roce-cni/roce-cni/pkg/base/netrange"
 	"github.com/roce-cni/roce-cni/pkg/cluster/agent"
 	"github.com/roce-cni/roce-cni/pkg/cluster/block"
 	"github.com/roce-cni/roce-cni/pkg/cluster/kube"
 )
 
-// Summary is the report about a pool. It is the sum over the racks that have nodes or
+// summary is the report about a pool. It is the sum over the racks that have nodes or
 // blocks of the pool, or that are in its table.
-type Summary struct {
+type summary struct {
 	kube.PoolStatus // without conditions
 	// Fault is why no blocks are claimed from the pool. A deleted pool has a fault.
 	Fault   error
@@ -32,7 +30,7 @@ type Summary struct {
 }
 
 // status returns the status of a pool. A condition that stays as it was keeps its time.
-func (s Summary) status(was kube.RailPool) kube.PoolStatus {
+func (s summary) status(was kube.RailPool) kube.PoolStatus {
 	valid := metav1.Condition{Type: kube.ValidCondition, Status: metav1.ConditionTrue, Reason: "Valid", Message: "its blocks can be claimed"}
 	if s.Fault != nil {
 		valid.Status, valid.Reason, valid.Message = metav1.ConditionFalse, "Fault", agent.Line(s.Fault)
@@ -53,10 +51,10 @@ func (s Summary) status(was kube.RailPool) kube.PoolStatus {
 }
 
 // summarize returns the summary of each pool.
-func summarize(w world) map[string]Summary {
-	out := map[string]Summary{}
+func summarize(w world) map[string]summary {
+	out := map[string]summary{}
 	for _, p := range w.pools {
-		s := Summary{Fault: errors.Join(p.Validate(), clash(p, w.pools)), Deleted: p.Deleted}
+		s := summary{Fault: errors.Join(p.Validate(), clash(p, w.pools)), Deleted: p.Deleted}
 		spaces, left := map[string]block.Space{}, 0
 		for _, rack := range w.racks(p) {
 			space, err := p.Space(rack)
@@ -69,7 +67,7 @@ func summarize(w world) map[string]Summary {
 			spaces[rack] = space
 			s.Blocks += space.Blocks()
 			s.Size += space.Total()
-			s.Reserved += reserved(p.Spec.Reservations, space)
+			s.Reserved += space.Reserved()
 		}
 		counts := map[string]int{} // by node
 		for _, b := range w.blocks {
@@ -195,30 +193,4 @@ func deleted(pool string, left, held int) error {
 	return cnierr.New(cnierr.TryAgain, "delete RailPool", pool,
 		"delete the pods that have its addresses, and wait about twelve minutes; the nodes with its blocks: kubectl get railblocks -l roce-cni.io/pool="+pool,
 		"it stays until the nodes have released its blocks, which they do when no pod has an address of it: %d are left", left)
-}
-
-// reserved counts the addresses of a pool's subnets that are in reservations.
-func reserved(reservations []block.Reservation, s block.Space) int {
-	var all, kept []netrange.Range
-	for _, r := range reservations {
-		for _, text := range r.Ranges {
-			if one, err := netrange.Parse(text); err == nil { // Validate reports others
-				all = append(all, one)
-			}
-		}
-	}
-	rails, err := s.Rails(nil)
-	if err != nil {
-		return 0
-	}
-	for _, subnets := range rails {
-		for _, subnet := range subnets {
-			kept = append(kept, netrange.Clip(all, netrange.Of(subnet.Prefix))...)
-		}
-	}
-	n := netrange.Count(netrange.Minus(kept, nil))
-	if !n.IsInt64() {
-		return math.MaxInt
-	}
-	return int(n.Int64())
 }

@@ -50,15 +50,12 @@ func Owners(leases []Lease) (out []block.Owner) {
 	return out
 }
 
-// Look is one sighting. now is as in block.Sightings.Look, and date is the time of the
-// wall clock. Look returns what to remember, and the leases that are due:
-//   - leases without holder and without keep: true that were not written for the TTL;
-//     a clock that jumps can make this time shorter than the TTL, but never shorter
-//     than the quarantine;
-//   - the same for leases of a pool that is gone or not sticky, after the longest
-//     possible quarantine;
-//   - leases of a holder with blocks that would be due;
-//   - leases with another name than the one of their slot, at once.
+// Look is one sighting. now is as in block.Sightings.Look, and date is the wall clock, which
+// may jump. Look returns what to remember, and the leases that are due:
+//   - without holder and keep: true, not written for the TTL by either clock, and for the
+//     quarantine by now; if the pool is gone or not sticky, for the longest quarantine;
+//   - of a holder with blocks that would be due;
+//   - with another name than the one of their slot, at once.
 func Look(s block.Sightings, now time.Duration, date time.Time, w World) (next block.Sightings, due []Lease) {
 	next = block.Sightings{}
 	for _, l := range w.Leases {
@@ -90,11 +87,10 @@ func expired(l Lease, seen time.Duration, date time.Time, pools map[string]Terms
 	return seen >= t.Quarantine && max(seen, date.Sub(since)) >= t.TTL
 }
 
-// Reap deletes a lease that is due, and says whether it did. If the holder is gone,
-// Reap removes the holder instead, so that another node can have the lease for the
-// pod. It first asks again whether the node is gone. It writes only a lease that has
-// not changed since Look. A changed lease is no error. Without an answer, the change
-// may be done or not; the next Look shows it.
+// Reap deletes a lease that is due, and says whether it did. If the holder is gone, of which it
+// asks again, Reap removes the holder instead, so that another node can have the lease for the
+// pod. It writes only what has not changed since Look, which is no error. Without an answer, the
+// change may be done or not; the next Look shows it.
 func Reap(ctx context.Context, store Store, c block.Cluster, date time.Time, due Lease) (bool, error) {
 	if due.Spec.Holder == (block.Owner{}) || misnamed(due) {
 		return block.Done(store.Delete(ctx, due.Name, due.UID, due.ResourceVersion))
@@ -105,11 +101,9 @@ func Reap(ctx context.Context, store Store, c block.Cluster, date time.Time, due
 	})
 }
 
-// Only the node that runs a pod has a use for the RailLease of the pod. An agent that
-// was taken over can hold RailLeases for pods of other nodes, and for pods that do not
-// exist, and it can write them as often as it wants. So the reaper also asks whether
-// the pod is bound to the holder. The holder must be Ready: only then has kubelet
-// stopped a pod that was deleted.
+// An agent that was taken over can hold RailLeases for pods that it does not run, and write them
+// as often as it wants. So the reaper also asks whether the pod is bound to the holder (ADR 34).
+// The holder must be Ready: only then has kubelet stopped a pod that was deleted.
 
 // Cluster answers the reaper's questions about nodes and pods. The answers must come
 // from the API server, not from a cache.
@@ -132,14 +126,13 @@ type Absences struct {
 	last string          // the name of the lease that was asked about last
 }
 
-// Look asks whether pods are bound to the nodes that hold their leases. leases has
-// those of nodes that are there and Ready. now is as in block.Sightings.Look. runs asks
-// for one lease, after it was listed. If there are very many leases, a Look asks about
-// some of them, and the next Look about the next ones.
+// Look asks whether pods are bound to the nodes that hold their leases, of those nodes that are
+// Ready: about some of them if there are very many, and the next time about the next ones. now
+// is as in block.Sightings.Look. runs asks for one lease, after it was listed.
 //
-// Look returns what to remember, and the leases that are due: two answers that are at
-// least block.Grace apart, and all in between, were that the pod is not bound to the
-// same holder. After an error, nothing is due, and what was known stays known.
+// Look returns what to remember, and the leases that are due: the pod was not bound to the same
+// holder at two questions that are at least block.Grace apart, and at all in between. After an
+// error, nothing is due, and what was known stays known.
 func (a Absences) Look(now time.Duration, leases []Lease, runs func(Lease) (bool, error)) (next Absences, due []Lease, err error) {
 	next = Absences{seen: block.Sightings{}, last: a.last}
 	for _, l := range leases {
@@ -178,10 +171,9 @@ func (a Absences) Since(l Lease) (first time.Duration, absent bool) {
 	return a.seen.Since(l.UID, l.Spec.Holder.String())
 }
 
-// Free removes the holder of a lease that Absences.Look has returned, so that another
-// node can have it for the pod, and says whether it did. It reads the lease, and then
-// asks again about node and pod. A pod that was bound since has its lease written by
-// its node: either the answer shows the pod, or the lease has changed and Free starts
+// Free removes the holder of a lease that Absences.Look has returned, so that another node can
+// have it for the pod, and says whether it did. It reads the lease, and then asks again: if the
+// pod was bound since, the answer shows it, or its node has written the lease and Free starts
 // again. Without an answer, the change may be done or not; the next Look shows it.
 func Free(ctx context.Context, store Store, c Cluster, date time.Time, due Lease) (bool, error) {
 	freed, err := again(func() (Lease, error) {

@@ -44,10 +44,9 @@ type Spec struct {
 	Keep bool `json:"keep,omitempty"`
 	// Holder is the node that uses the slot. The zero value: no node uses it.
 	Holder block.Owner `json:"holder,omitzero"`
-	// Written is the time of the last write of Holder, by the writer's clock. The
-	// write may leave Holder the same. Without a Holder, the slot is free since then.
-	// With a Holder, it is the last sign of the holder. No two writes are the same,
-	// so each changes ResourceVersion.
+	// Written is the time of the last write of Holder, by the writer's clock: since then the
+	// slot is free, or the last sign of the holder. No two writes are the same, so each
+	// changes ResourceVersion.
 	Written time.Time `json:"written,omitzero"`
 }
 
@@ -59,9 +58,8 @@ func (s Spec) Key() nodefile.Key {
 // Store keeps the leases of a cluster. stickytest.Suite tests its contract.
 type Store interface {
 	block.Objects[Spec, Query]
-	// Update writes Holder and Written of the lease, and nothing else, if it still
-	// has this UID and ResourceVersion, and returns it. ErrNotFound; ErrConflict: it
-	// has not.
+	// Update writes Holder and Written of the lease, and nothing else, if it still has this
+	// UID and ResourceVersion, and returns it. ErrNotFound; ErrConflict.
 	Update(ctx context.Context, l Lease) (Lease, error)
 }
 
@@ -104,10 +102,9 @@ const (
 	patience = 4
 )
 
-// Take makes the node the holder of the slot that is reserved for a pod, or of a new
-// slot, and returns the lease. Take always writes the lease, even if the node is the
-// holder already: a Release that got no answer may still be on its way, and this
-// write makes it fail.
+// Take makes the node the holder of the slot that is reserved for a pod, or of a new slot, and
+// returns the lease. It always writes the lease: a Release that got no answer may still be on
+// its way, and the write makes it fail.
 //
 // Errors: *block.HeldError while another node is the holder; *NoneError; and the store's.
 func (c Claimer) Take(ctx context.Context, s block.Slots, k nodefile.Key) (Lease, error) {
@@ -134,10 +131,9 @@ func again(do func() (Lease, error)) (l Lease, err error) {
 	return Lease{}, &block.BusyError{}
 }
 
-// first returns the RailLease that counts, of all that a pod has in the rack: one with
-// keep: true first, then the oldest. There may be two if two nodes took one at the same
-// time. A host index that pods may no longer have does not count, unless it has keep:
-// true.
+// first returns the RailLease that counts, of all that a pod has in the rack, such as two that
+// two nodes took at once: one with keep: true, or the oldest. A host index that pods may no
+// longer have counts only with keep: true.
 func first(s block.Slots, mine []Lease) (Lease, bool) {
 	mine = slices.DeleteFunc(slices.Clone(mine), func(l Lease) bool {
 		return misnamed(l) || l.Spec.Rack != s.Rack || !l.Spec.Keep && !s.Has(l.Spec.Slot)
@@ -184,9 +180,8 @@ func (c Claimer) write(ctx context.Context, l Lease, h block.Owner) (Lease, erro
 // now has the precision that the API server keeps.
 func (c Claimer) now() time.Time { return c.Now().UTC().Truncate(time.Microsecond) }
 
-// open creates a RailLease for a pod that has none, of a free host index. The order of
-// the search follows from the pod, so that after a lost answer the same name is tried
-// again.
+// open creates a RailLease for a pod that has none. The order of the search follows from the pod,
+// so that the same name is tried again after a lost answer.
 func (c Claimer) open(ctx context.Context, s block.Slots, k nodefile.Key) (Lease, error) {
 	taken, met := map[string]bool{}, 0
 	for slot := range s.Order(k.String()) {
@@ -220,8 +215,7 @@ func (e *otherError) Error() string {
 	return fmt.Sprintf("%s is kept for %v", e.Lease.Name, e.Lease.Spec.Key())
 }
 
-// make makes the lease of a slot. If the lease exists for this pod, make takes it: a
-// request that got no answer may have made it.
+// make makes the lease of a slot, or takes that of this pod.
 func (c Claimer) make(ctx context.Context, s block.Slots, slot int, k nodefile.Key) (Lease, error) {
 	exists := false
 	return block.Hold(ctx, c.Store, Lease{Name: s.Name(slot), Spec: Spec{
@@ -235,16 +229,14 @@ func (c Claimer) make(ctx context.Context, s block.Slots, slot int, k nodefile.K
 	})
 }
 
-// Affirm confirms that the node still holds a lease, after a restart and from time to
-// time. It writes the lease, so that no reaper takes the node as gone. If the lease
-// is gone, Affirm makes it again: etcd may have been restored to an older state, or
-// an operator has deleted the lease. Affirm goes by the name, so the given lease may
-// lack its UID. The returned lease may be reserved for another pod, which had the
-// slot when etcd was saved. Then the node holds the slot until it releases it.
+// Affirm confirms that the node still holds a lease, by its name, after a restart and from time
+// to time. It writes the lease, so that no reaper takes the node as gone, and makes it again if
+// an operator or a restore of etcd has removed it. After a restore, the returned lease may be
+// reserved for another pod: the node then holds the slot until it releases it.
 //
-// Errors: *block.HeldError: the lease is lost, and the node must not lease its addresses
-// any more. If pods have the addresses, call Affirm again: the holder may release the
-// lease. After an error of the store, the node holds the lease until more is known.
+// Errors: *block.HeldError: the lease is lost, and the node must not lease its addresses any
+// more. If pods have them, call Affirm again: the holder may release the lease. After an error
+// of the store, the node holds the lease until more is known.
 func (c Claimer) Affirm(ctx context.Context, l Lease) (Lease, error) {
 	if l.UID != "" {
 		if got, err := c.hold(ctx, l); !block.Changed(err) {
@@ -259,10 +251,9 @@ func (c Claimer) Affirm(ctx context.Context, l Lease) (Lease, error) {
 	})
 }
 
-// Release removes the node as the holder. The caller guarantees that no pod of the node
-// has the addresses, and that no ADD can get them. The host index stays reserved for the
-// pod. It is no error if the node is not the holder. After an error the node may still
-// be the holder; only Take tells.
+// Release removes the node as the holder, if it is. The caller guarantees that no pod of the
+// node has the addresses, and that no ADD can get them. The host index stays reserved for the
+// pod. After an error the node may still be the holder; only Take tells.
 func (c Claimer) Release(ctx context.Context, l Lease) error {
 	_, err := again(func() (Lease, error) {
 		there, err := c.Store.Get(ctx, l.Name)
@@ -277,9 +268,7 @@ func (c Claimer) Release(ctx context.Context, l Lease) error {
 	return err
 }
 
-// Held returns the leases of a pool that the node holds, in all racks, in the order
-// of their names. A restarted agent releases those for which it has neither an answer
-// nor a pod.
+// Held returns the leases of a pool that the node holds, in all racks, by their names.
 func (c Claimer) Held(ctx context.Context, pool string) ([]Lease, error) {
 	all, err := c.Store.List(ctx, Query{Pool: pool, Node: c.Node.Name})
 	if err != nil {

@@ -16,17 +16,16 @@ import (
 const (
 	// heldEvery is the wait between two tries for addresses that another node holds.
 	heldEvery = 250 * time.Millisecond
-	// forgotten is how long after the last request of a pod its first one counts.
-	// kubelet calls ADD again 15 seconds after one that failed.
+	// forgotten is how long after the last request of a pod its first one counts: kubelet
+	// calls ADD again 15 seconds after one that failed.
 	forgotten = time.Minute
 )
 
 // request is what is known of the requests of a pod that has no addresses yet.
 type request struct{ first, last time.Duration }
 
-// Ask answers an ADD, and waits until ctx ends for addresses that another node is about
-// to release. A pod does not wait for ever for addresses that another node holds, or for
-// an API server that does not answer: after Patience it gets others.
+// Ask answers an ADD, and waits until ctx ends for addresses that another node is about to
+// release. After Patience, also if the API server does not answer, the pod gets others.
 func (c *Controller) Ask(ctx context.Context, k nodefile.Key) nodefile.Answer {
 	for {
 		a, held := c.try(ctx, k)
@@ -54,9 +53,7 @@ func (c *Controller) try(ctx context.Context, k nodefile.Key) (a nodefile.Answer
 	return nodefile.Answer{Wait: block.Explain(err).Error()}, errors.As(err, new(*block.HeldError))
 }
 
-// note remembers a request, and returns when the pod's first one came. Runtimes call DEL
-// after each failed ADD, and then ADD again. Because note remembers the first request,
-// no pod waits for ever.
+// note remembers a request, and returns when the pod's first one came, perhaps of an earlier ADD.
 func (c *Controller) note(k nodefile.Key) (first time.Duration) {
 	now := c.Clock.Now()
 	if c.requests[k] == nil {
@@ -66,8 +63,8 @@ func (c *Controller) note(k nodefile.Key) (first time.Duration) {
 	return c.requests[k].first
 }
 
-// take gets the slot that is reserved for a pod. It asks no server for a slot that this
-// process has taken and not released: no request is on its way that could release it.
+// take gets the slot that is reserved for a pod. It asks no server for one that this process has
+// taken and not released: no request is on its way that could release it.
 func (c *Controller) take(ctx context.Context, k nodefile.Key) (block.Slots, int, error) {
 	slots, err := c.Terms()
 	if slot, there := c.mine[k]; there && slots.Has(slot) {
@@ -104,8 +101,8 @@ func (c *Controller) grant(k nodefile.Key, slots block.Slots, slot int) nodefile
 	return a
 }
 
-// refuse lets an ADD lease ordinary addresses. The request stays known for a while: if
-// this ADD fails for another reason, the next one need not wait again.
+// refuse lets an ADD lease ordinary addresses. The request stays known, so that another ADD need
+// not wait again.
 func (c *Controller) refuse(k nodefile.Key, why error) nodefile.Answer {
 	a := nodefile.Answer{None: block.Explain(why).Error()}
 	c.None()

@@ -4,12 +4,10 @@
 // Package grant answers ADDs that request sticky addresses, and releases sticky
 // addresses that no pod uses.
 //
-// It grants only what the API server has confirmed for this node, and never
-// releases what a pod may be about to use. It uses sticky for the rules, nodefile for
-// the form of requests and answers, and ipam. It reads the leases and writes none. The
-// agent runs one controller for each sticky pool. Read this file first, then answer.go
-// for how a request is granted, settle.go for how addresses are released, and
-// socket.go for how requests come in.
+// It grants only what the API server has confirmed for this node, and never releases what a
+// pod may be about to use. It reads the leases and writes none. The agent runs one controller
+// for each sticky pool. Read this file first, then answer.go for how a request is granted,
+// settle.go for how addresses are released, and socket.go for how requests come in.
 package grant
 
 import (
@@ -30,8 +28,7 @@ const (
 	Time = 10 * time.Second
 	// lookEvery is how often the controller looks for addresses that no pod uses.
 	lookEvery = time.Second
-	// affirmEvery is the time between two checks of the leases. A check finds slots
-	// that the node has lost, and makes leases again that a restored etcd has lost.
+	// affirmEvery is the time between two checks of the leases.
 	affirmEvery = 5 * time.Minute
 )
 
@@ -39,24 +36,21 @@ const (
 // by one goroutine at a time.
 type Config struct {
 	Pool string
-	// Terms returns the sticky slots of the pool, and why none may be taken now. The
-	// zero value means that the pool is not sticky any more.
+	// Terms returns the sticky slots of the pool, none if it is not sticky any more, and why
+	// none may be taken now.
 	Terms   func() (block.Slots, error)
 	Claimer sticky.Claimer
 
 	Leases *ipam.Book
-	// Seen returns the leases of the last read, the time since then, and whether
-	// there was a read at all.
+	// Seen returns the leases of the last read, its age, and whether there was one.
 	Seen func() (entries []ipam.Entry, since time.Duration, known bool)
 
-	// Patience is how long a pod waits for the addresses that are reserved for it.
-	// After that it gets other addresses.
+	// Patience is how long a pod waits for its addresses before it gets others.
 	Patience time.Duration
 	// Trouble notes the error of a thing; nil: the thing has no error.
 	Trouble func(what string, err error)
-	// Granted counts the pods that get the addresses that are reserved for them. None
-	// counts the pods that get other addresses. Lost counts the slots that another
-	// node has got.
+	// Granted counts the pods that get their addresses, None those that get others, and Lost
+	// the slots that another node has got.
 	Granted, None, Lost func()
 
 	Clock pace.Clock
@@ -67,10 +61,9 @@ type Config struct {
 
 // Controller grants the slots of one sticky pool.
 //
-// It may be killed between any two steps. The API server has what the node holds, and
-// the leases have what pods use. Only what was granted in the last seconds, and is not
-// leased yet, is in its memory alone. So a controller releases nothing until the
-// grants of the controller before it have ended. After that it sees all leases.
+// It may be killed between any two steps. Only what was granted in the last seconds, and is not
+// leased yet, is in its memory alone. So a controller releases nothing until the grants of the
+// controller before it have ended. After that it sees all leases.
 type Controller struct {
 	Config
 	began time.Duration
@@ -131,8 +124,7 @@ func (c *Controller) unlock() { <-c.turn }
 // hushed says whether the API server has asked for no requests now.
 func (c *Controller) hushed() bool { return c.Clock.Now() < c.quiet }
 
-// noteBusy returns the error of a request. If the API server says how long to wait, noteBusy
-// notes it.
+// noteBusy notes how long the API server wants to be left alone, and returns the error.
 func (c *Controller) noteBusy(err error) error {
 	if busy := new(block.BusyError); errors.As(err, &busy) {
 		c.quiet = max(c.quiet, c.Clock.Now()+busy.After)

@@ -64,8 +64,8 @@ func unanswered(err error) bool {
 	return errors.Is(err, block.ErrUnknown) || errors.As(err, new(*block.BusyError))
 }
 
-// settle releases the leases that the node holds and no pod uses. From time to time
-// it confirms the others. It is due at the start, and when a pod is gone.
+// settle releases the leases that the node holds and no pod uses, at the start and when a pod is
+// gone, and confirms the others from time to time.
 func (c *Controller) settle(ctx context.Context) error {
 	held, err := c.Claimer.Held(ctx, c.Pool)
 	if err != nil {
@@ -116,8 +116,8 @@ func (c *Controller) release(ctx context.Context, l sticky.Lease) error {
 	return err
 }
 
-// uses reads the leases of pods, after the grants that have ended are forgotten: what an
-// ADD has leased before the end of its grant is among the leases.
+// uses reads the leases of pods, after the grants that have ended are forgotten: what an ADD has
+// leased before the end of its grant is among them.
 func (c *Controller) uses(ctx context.Context) (uses, error) {
 	c.end()
 	entries, err := c.Leases.List(ctx, "")
@@ -148,10 +148,9 @@ func (c *Controller) usesOf(slots block.Slots, entries []ipam.Entry) uses {
 	return u
 }
 
-// has says whether the node uses a lease. It goes by the slot, because in a restored
-// etcd the lease may be reserved for another pod. If the pool does not have the slot
-// any more, the addresses of the slot are unknown. Then the slot counts as used while
-// any address of the pool is leased, or while its pod has a grant.
+// has says whether the node uses a lease. It goes by the slot, because in a restored etcd the
+// lease may be reserved for another pod. A slot that the pool does not have any more has unknown
+// addresses: it counts as used while any of the pool is leased, or its pod has a grant.
 func (u uses) has(l sticky.Lease) bool {
 	if l.Spec.Rack != u.slots.Rack || !u.slots.Has(l.Spec.Slot) {
 		return u.leased || u.granted[l.Spec.Key()]
@@ -160,8 +159,8 @@ func (u uses) has(l sticky.Lease) bool {
 	return used
 }
 
-// affirmAll affirms the leases that the node holds. It also affirms the leases that
-// the node uses but does not hold, as the server says. ADDs need not wait for all.
+// affirmAll affirms the leases that the node holds, as the server says, and those that it uses.
+// ADDs need not wait for all.
 func (c *Controller) affirmAll(ctx context.Context, u uses, held map[string]sticky.Lease) error {
 	all := maps.Clone(held)
 	for slot, key := range u.of {
@@ -225,14 +224,9 @@ func (c *Controller) inUse(ctx context.Context, missing map[string]bool) error {
 			names = append(names, name)
 		}
 	}
-	slices.Sort(names)
-	return taken(names)
-}
-
-// taken is the error that pods use addresses that another node holds.
-func taken(names []string) error {
 	if len(names) == 0 {
 		return nil
 	}
+	slices.Sort(names)
 	return cnierr.New(cnierr.Limited, "confirm sticky addresses", fmt.Sprint(names), "delete the pods of this node that have these addresses: kubectl get railleases", "another node has them now")
 }

@@ -59,8 +59,7 @@ func Listen(files nodefile.Store) (Socket, error) {
 	return Socket{netutil.LimitListener(l, maxConnections), lock}, nil
 }
 
-// bind makes the socket in the place of that of a former agent. An address has no room
-// for a long path.
+// bind makes the socket in place of a former agent's. An address has no room for a long path.
 func bind(path string) (*net.UnixListener, error) {
 	if err := os.Remove(path); err != nil && !errors.Is(err, os.ErrNotExist) {
 		return nil, err
@@ -103,8 +102,7 @@ func (s Socket) Serve(ctx context.Context, ask func(ctx context.Context, pool st
 	}
 }
 
-// answer answers the request of a connection. A client that sends none is gone after the
-// time that an ADD has.
+// answer answers the request of a connection, for which a client has the time of an ADD.
 func answer(ctx context.Context, conn net.Conn, ask func(context.Context, string, nodefile.Key) nodefile.Answer) {
 	defer conn.Close() //nolint:errcheck // an ADD that does not get its answer tries again
 	if conn.SetDeadline(time.Now().Add(nodefile.AskTime)) != nil {
