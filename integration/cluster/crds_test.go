@@ -210,7 +210,8 @@ func TestUsageIsReportedWithoutTouchingAnythingElse(t *testing.T) {
 	made, err := a.Blocks().Create(t.Context(), block.Block{Name: "usage-1", Spec: block.Spec{Pool: "usage", Index: 1, Size: 16, Owner: block.Owner{NodeName: "n", MachineID: "m"}}})
 	must(t, err)
 	usage := block.Usage{Size: 15, Used: 4, Quarantined: 2, Free: 9}
-	reported, err := a.Blocks().Report(t.Context(), made.Name, made.UID, usage)
+	must(t, a.Blocks().Report(t.Context(), made, usage))
+	reported, err := a.Blocks().Get(t.Context(), made.Name)
 	must(t, err)
 	touched, err := a.Blocks().Touch(t.Context(), made.Name, made.UID)
 	must(t, err)
@@ -222,8 +223,9 @@ func TestUsageIsReportedWithoutTouchingAnythingElse(t *testing.T) {
 	if len(there) != 1 || there[0].Status.Usage != usage || time.Since(there[0].Status.Asserted.Time).Abs() > time.Minute {
 		t.Errorf("there is %+v", there)
 	}
-	_, err = a.Blocks().Report(t.Context(), made.Name, "00000000-0000-0000-0000-000000000000", block.Usage{})
-	says(t, "another block", err, block.ErrConflict.Error())
+	another := made
+	another.UID = "00000000-0000-0000-0000-000000000000"
+	says(t, "another block", a.Blocks().Report(t.Context(), another, block.Usage{}), block.ErrConflict.Error())
 	if again, err := a.Blocks().Get(t.Context(), made.Name); err != nil || again != touched {
 		t.Errorf("error %v; (-touched +there)\n%s", err, cmp.Diff(touched, again))
 	}

@@ -88,8 +88,7 @@ func writes() []act {
 			return err
 		}},
 		{"report", func(ctx context.Context, s kube.Blocks, b block.Block) error {
-			_, err := s.Report(ctx, b.Name, b.UID, block.Usage{Size: 16, Free: 16})
-			return err
+			return s.Report(ctx, b, block.Usage{Size: 16, Free: 16})
 		}},
 		{"delete", func(ctx context.Context, s kube.Blocks, b block.Block) error {
 			now, err := s.Get(ctx, b.Name)

@@ -124,12 +124,8 @@ func (f agentFlags) run(ctx context.Context, stateDir string, log *slog.Logger) 
 	a := agent.New(agent.Config{
 		Node: node, Addresses: kernel.HostAddrs, // this process runs in the namespace of the node
 		Store: api.Blocks(), Requests: requests, Machine: api.Machine,
-		Watch: watcher{api, node.Name, log}.watch,
-		Report: func(ctx context.Context, b block.Block, u block.Usage) error {
-			_, err := api.Blocks().Report(ctx, b.Name, b.UID, u)
-			return err
-		},
-		Tell: api.TellHealed, Stands: stands(api),
+		Watch:  watcher{api, node.Name, log}.watch,
+		Report: api.Blocks().Report, Tell: api.TellHealed, Stands: api.Stands,
 		Services: services, Rails: rails.rails,
 		Kept: api.Leases(), Patience: agent.DefaultPatience, Date: time.Now,
 		Ranges: files,
@@ -154,18 +150,6 @@ func (f agentFlags) run(ctx context.Context, stateDir string, log *slog.Logger) 
 		return nil
 	}
 	return err
-}
-
-// stands returns a function that asks whether a pool is there and in use.
-func stands(api *kube.API) func(ctx context.Context, pool, uid string) (bool, error) {
-	return func(ctx context.Context, pool, uid string) (bool, error) {
-		p, err := api.Pool(ctx, pool)
-		if errors.Is(err, block.ErrNotFound) {
-			return false, nil
-		}
-		now := p.Pool()
-		return now.UID == uid && now.InUse && !now.Deleted, err
-	}
 }
 
 // runBoth ends when the agent or the socket does, and returns why.

@@ -55,8 +55,7 @@ type Config struct {
 	// a Store.
 	Report func(ctx context.Context, b block.Block, u block.Usage) error
 
-	// Stands asks the API server whether the pool of that name has this UID, is in use
-	// and is not deleted. If so, a block of it prevents its removal.
+	// Stands is that of a *kube.API.
 	Stands func(ctx context.Context, pool, uid string) (bool, error)
 
 	// Services calls see with the CIDRs of the cluster's Services and again whenever they

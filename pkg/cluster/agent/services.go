@@ -65,11 +65,10 @@ func (k *services) ills() []string {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	var lines []string
-	if k.unknown != "" {
-		lines = append(lines, `CIDRs of the cluster's Services, for hostLink.routes "auto" alone: `+k.unknown)
-	}
-	if k.trouble != "" {
-		lines = append(lines, `CIDRs of the cluster's Services, for hostLink.routes "auto" alone: `+k.trouble)
+	for _, text := range []string{k.unknown, k.trouble} {
+		if text != "" {
+			lines = append(lines, `CIDRs of the cluster's Services, for hostLink.routes "auto" alone: `+text)
+		}
 	}
 	return lines
 }

@@ -159,15 +159,14 @@ func (p places) rail(pci string) int {
 	return -1
 }
 
-// columns has what is compared of a rail.
-func columns() []struct {
+type column struct {
 	name string
 	of   func(Rail) string
-} {
-	return []struct {
-		name string
-		of   func(Rail) string
-	}{
+}
+
+// columns has what is compared of a rail.
+func columns() []column {
+	return []column{
 		{"state", func(r Rail) string { return r.State }},
 		{"speed", func(r Rail) string { return strconv.Itoa(r.Speed) + " Mb/s" }},
 		{"MTU", func(r Rail) string { return strconv.Itoa(r.MTU) }},
@@ -226,28 +225,26 @@ func told(v string) string { return cmp.Or(v, "-") }
 // majority returns the value of more than half of the voters, and how many have it; 0 if there is
 // none.
 func majority(votes []string) (string, int) {
-	count := map[string]int{}
-	for _, v := range votes {
-		if count[v]++; count[v]*2 > len(votes) {
-			n := 0
-			for _, o := range votes {
-				if o == v {
-					n++
-				}
-			}
+	for v, n := range counted(votes) {
+		if n*2 > len(votes) {
 			return v, n
 		}
 	}
 	return "", 0
 }
 
-// distribution says how many voters have each value: of the most frequent ones.
-func distribution(votes []string) string {
-	const shown = 4
+func counted(votes []string) map[string]int {
 	count := map[string]int{}
 	for _, v := range votes {
 		count[v]++
 	}
+	return count
+}
+
+// distribution says how many voters have each value: of the most frequent ones.
+func distribution(votes []string) string {
+	const shown = 4
+	count := counted(votes)
 	values := slices.SortedFunc(maps.Keys(count), func(a, b string) int { return cmp.Or(cmp.Compare(count[b], count[a]), cmp.Compare(a, b)) })
 	var parts []string
 	for i, v := range values {
@@ -268,10 +265,10 @@ func merged(all []Difference) []Difference {
 	var out []Difference
 	for _, d := range all {
 		if n := len(out) - 1; n >= 0 && out[n].Node == d.Node && out[n].What == d.What && out[n].Is == d.Is && out[n].Most == d.Most {
-			out[n].Rails = append(slices.Clone(out[n].Rails), d.Rails...)
-			continue
+			out[n].Rails = slices.Concat(out[n].Rails, d.Rails)
+		} else {
+			out = append(out, d)
 		}
-		out = append(out, d)
 	}
 	slices.SortStableFunc(out, func(a, b Difference) int {
 		return cmp.Or(cmp.Compare(a.Node, b.Node), slices.Compare(a.Rails, b.Rails))

@@ -64,13 +64,19 @@ func TestABlockIsCreatedWithTheLabelsThatListsGoBy(t *testing.T) {
 func TestAWriteIsOfTheBlockWithThatUIDAlone(t *testing.T) {
 	t.Parallel()
 	for name, tt := range map[string]struct {
-		write func(kube.Blocks) (block.Block, error)
+		write func(kube.Blocks) error
 		more  []string
 	}{
-		"touch": {func(s kube.Blocks) (block.Block, error) { return s.Touch(t.Context(), "gpu-3", "uid-1") }, nil},
+		"touch": {func(s kube.Blocks) error {
+			got, err := s.Touch(t.Context(), "gpu-3", "uid-1")
+			if got.ResourceVersion != "42" {
+				t.Errorf("got %+v", got)
+			}
+			return err
+		}, nil},
 		"report": {
-			func(s kube.Blocks) (block.Block, error) {
-				return s.Report(t.Context(), "gpu-3", "uid-1", block.Usage{Size: 16, Used: 4, Free: 12})
+			func(s kube.Blocks) error {
+				return s.Report(t.Context(), block.Block{Name: "gpu-3", UID: "uid-1"}, block.Usage{Size: 16, Used: 4, Free: 12})
 			}, []string{
 				`{"op": "add", "path": "/status/size", "value": 16}`, `{"op": "add", "path": "/status/used", "value": 4}`,
 				`{"op": "add", "path": "/status/quarantined", "value": 0}`, `{"op": "add", "path": "/status/free", "value": 12}`,
@@ -78,9 +84,8 @@ func TestAWriteIsOfTheBlockWithThatUIDAlone(t *testing.T) {
 		},
 	} {
 		s := serve(t, railBlock("uid-1"))
-		got, err := tt.write(s.api(t).Blocks())
-		if err != nil || got.ResourceVersion != "42" {
-			t.Errorf("%s: error %v, got %+v", name, err, got)
+		if err := tt.write(s.api(t).Blocks()); err != nil {
+			t.Errorf("%s: %v", name, err)
 		}
 		r := s.requests()[0]
 		if r.method != http.MethodPatch || r.path != ours+"/gpu-3/status" || r.kind != "application/json-patch+json" {

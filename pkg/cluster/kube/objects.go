@@ -186,8 +186,9 @@ func (s Blocks) Touch(ctx context.Context, name, uid string) (block.Block, error
 }
 
 // Report writes how much of a block is used. It is a Touch too, with its errors.
-func (s Blocks) Report(ctx context.Context, name, uid string, u block.Usage) (block.Block, error) {
-	return s.write(ctx, name, uid, &u)
+func (s Blocks) Report(ctx context.Context, b block.Block, u block.Usage) error {
+	_, err := s.write(ctx, b.Name, b.UID, &u)
+	return err
 }
 
 // operation is one of a JSON patch (RFC 6902).

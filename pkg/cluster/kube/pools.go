@@ -5,6 +5,7 @@ package kube
 
 import (
 	"context"
+	"errors"
 	"net/url"
 	"slices"
 
@@ -34,6 +35,17 @@ func (a *API) Pool(ctx context.Context, name string) (RailPool, error) {
 	var out RailPool
 	err := a.do(ctx, a.ours.Get().Resource(pools).Name(name), "read RailPool "+name, &out)
 	return out, err
+}
+
+// Stands says whether the pool of that name has this UID, is in use and is not deleted. If so, a
+// block of it prevents its removal.
+func (a *API) Stands(ctx context.Context, name, uid string) (bool, error) {
+	p, err := a.Pool(ctx, name)
+	if errors.Is(err, block.ErrNotFound) {
+		return false, nil
+	}
+	now := p.Pool()
+	return now.UID == uid && now.InUse && !now.Deleted, err
 }
 
 // Report writes the status of the pool of that name, and nothing else of the object.

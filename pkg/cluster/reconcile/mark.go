@@ -86,7 +86,7 @@ func (r *Reconciler) tell(ctx context.Context, err error) {
 
 // markNew marks the pools from which nodes may claim blocks: first those of which nodes have
 // something, which were created again, and then the others, the oldest first. While nodes have
-// blocks of a pool that is gone, with addresses that nobody knows, the others wait. markNew
+// blocks of a pool that is gone, with unknown addresses, the others wait. markNew
 // notes in pools what it has done, and says whether to try a pool again.
 func (r *Reconciler) markNew(ctx context.Context, pools []block.Pool) (owing bool, err error) {
 	var names []string

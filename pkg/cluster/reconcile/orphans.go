@@ -71,7 +71,7 @@ func (r *Reconciler) orphans(w world, nodes block.Nodes) []Orphan {
 
 func (w world) idle(nodes block.Nodes) []Idle {
 	var out []Idle
-	terms := w.terms()
+	terms := sticky.TermsOf(w.pools)
 	for _, l := range w.leases {
 		i := Idle{Lease: l, TTL: terms[l.Spec.Pool].TTL}
 		if holder := l.Spec.Holder; holder != (block.Owner{}) {

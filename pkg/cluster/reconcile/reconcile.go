@@ -197,7 +197,7 @@ func (r *Reconciler) look(ctx context.Context) (world, error) {
 		}
 	}
 	r.sightings, w.due = r.sightings.Look(r.Now(), blocks, nodes, w.bound)
-	r.kept, w.dueLeases = sticky.Look(r.kept, r.Now(), r.Date(), sticky.World{Leases: w.leases, Pools: w.terms(), Nodes: nodes, Bound: w.bound})
+	r.kept, w.dueLeases = sticky.Look(r.kept, r.Now(), r.Date(), sticky.World{Leases: w.leases, Pools: sticky.TermsOf(w.pools), Nodes: nodes, Bound: w.bound})
 	return w, r.lookForPods(ctx, &w, nodes)
 }
 
@@ -236,17 +236,6 @@ func (w world) known() (block.Nodes, []block.Block) {
 		blocks = append(blocks, b.Block)
 	}
 	return nodes, blocks
-}
-
-// terms returns the terms of the pools for leases.
-func (w world) terms() map[string]sticky.Terms {
-	var pools []block.Pool
-	for _, p := range w.pools {
-		if !p.Deleted {
-			pools = append(pools, p)
-		}
-	}
-	return sticky.TermsOf(pools)
 }
 
 // No policy of the API server can count, so an agent that was taken over can create objects

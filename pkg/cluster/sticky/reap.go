@@ -20,11 +20,11 @@ type Terms struct {
 	Quarantine time.Duration // the least time in quarantine: the pool's quarantine
 }
 
-// TermsOf returns the terms of the pools that have sticky.
+// TermsOf returns the terms of the pools that have sticky and are not deleted.
 func TermsOf(pools []block.Pool) map[string]Terms {
 	out := map[string]Terms{}
 	for _, p := range pools {
-		if ttl, quarantine, sticky := p.Terms(); sticky {
+		if ttl, quarantine, sticky := p.Terms(); sticky && !p.Deleted {
 			out[p.Name] = Terms{ttl, quarantine}
 		}
 	}
