@@ -27,7 +27,7 @@ answers of the kernel are those in the file. It needs no privileges. Then it pri
 the file says that is different now, as comments.
 
 With --keep the files are then written to a folder, if they could be replayed. In pkg/hwtest/testdata they are
-a test: docs/testing.md.`,
+a test: docs/hardware.md.`,
 		Example: `  roce-hwtest replay roce-hwtest.tar.gz`,
 		Args:    cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
