@@ -10,7 +10,6 @@ import (
 
 	"github.com/roce-cni/roce-cni/pkg/base/netns"
 	"github.com/roce-cni/roce-cni/pkg/plugin/conf"
-	"github.com/roce-cni/roce-cni/pkg/plugin/conf/pool"
 )
 
 // Facts has what the plan needs to know of the node and the pod.
@@ -122,7 +121,7 @@ type DefaultRoute struct {
 // on the link, and the settings that came with them.
 type Lease struct {
 	Addresses []LeasedAddress `json:"addresses"`
-	Routes    []pool.Route    `json:"routes,omitempty"`
+	Routes    []conf.Route    `json:"routes,omitempty"`
 	DNS       types.DNS       `json:"dns,omitzero"`
 }
 
