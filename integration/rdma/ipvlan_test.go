@@ -67,20 +67,6 @@ func TestSharedPodsWithIpvlansFindTheirGIDs(t *testing.T) {
 	n.nothingLeft()
 }
 
-func TestExclusivePodWithAnIpvlanGetsTheDevice(t *testing.T) {
-	n := newNode(t, "exclusive")
-	a := n.attach(ipvlan(n.rail(0)), n.pod())
-	addrs := a.mustAdd()
-	isIn(t, a.pod, "rxe0")
-	if diff := cmp.Diff(places(t, gids(t, a.pod.Name, "rxe0"), addrs), a.indexes()); diff != "" {
-		t.Errorf("recorded indexes (-table +record)\n%s", diff)
-	}
-	a.mustCheck()
-	a.mustDel()
-	home(t)
-	n.nothingLeft()
-}
-
 // TestSharedIpvlansAskTheNetwork has another machine with an address of each family and the
 // gateway, an ipvlan of another program on the same NIC, and two pods.
 func TestSharedIpvlansAskTheNetwork(t *testing.T) {

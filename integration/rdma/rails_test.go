@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"maps"
 	"os"
-	"path/filepath"
 	"slices"
 	"strings"
 	"sync"
@@ -15,7 +14,6 @@ import (
 
 	current "github.com/containernetworking/cni/pkg/types/100"
 	"github.com/google/go-cmp/cmp"
-	"golang.org/x/sys/unix"
 
 	"github.com/roce-cni/roce-cni/integration/cnitest"
 )
@@ -245,45 +243,6 @@ func TestSharedRailsOfEightPodsHaveAlignedIndexes(t *testing.T) {
 	n.nothingLeft()
 }
 
-// TestSharedRailsWaitForAnotherAttachmentThatFillsTheTables plays another attachment that is at it.
-func TestSharedRailsWaitForAnotherAttachmentThatFillsTheTables(t *testing.T) {
-	n := newNode(t, "shared")
-	a := n.attach(n.allRails(), n.pod())
-	a.addRails()
-	lock, err := os.Open(filepath.Join(n.state, "gids.lock"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer lock.Close()
-	waits := func(command string) {
-		t.Helper()
-		was := allGIDs(t, "")
-		if err := unix.Flock(int(lock.Fd()), unix.LOCK_EX); err != nil {
-			t.Fatal(err)
-		}
-		call := a.start(command)
-		cnitest.Await(t, command+" wants the lock", func() bool {
-			open, _ := try("ls", "-l", fmt.Sprintf("/proc/%d/fd", call.Process.Pid))
-			return strings.Contains(open, lock.Name())
-		})
-		if diff := cmp.Diff(was, allGIDs(t, "")); diff != "" {
-			t.Errorf("%s did not wait (-before +meanwhile)\n%s", command, diff)
-		}
-		if err := unix.Flock(int(lock.Fd()), unix.LOCK_UN); err != nil {
-			t.Fatal(err)
-		}
-		if err := call.Wait(); err != nil {
-			t.Errorf("%s: %v", command, err)
-		}
-	}
-	waits("DEL")
-	a.pod.empty(t)
-	waits("ADD")
-	a.mustCheck()
-	a.mustDel()
-	n.nothingLeft()
-}
-
 func TestSharedRailsWithoutAlignedIndexesAreReported(t *testing.T) {
 	n := newNode(t, "shared")
 	finally(t, "ip addr del 10.0.0.1/24 dev r0")
@@ -303,27 +262,6 @@ func TestSharedRailsWithoutAlignedIndexesAreReported(t *testing.T) {
 	}
 	contains(t, told, "# why: no NCCL_IB_GID_INDEX: the indexes differ (net1 "+fmt.Sprint(r0),
 		"export NCCL_IB_HCA='="+hcas(devices())+"'\nexport NCCL_IB_GID_INDEX='-1'\nexport NCCL_IB_ROCE_VERSION_NUM=2\n", "export NCCL_IB_ADDR_RANGE=172.16.")
-	a.mustDel()
-	n.nothingLeft()
-}
-
-func TestSharedFullTableOfOneRailLeavesNothingOnTheOthers(t *testing.T) {
-	n := newNode(t, "shared")
-	last := rails() - 1
-	fillTable(t, last, "")
-	before := allGIDs(t, "")
-	c := n.allRails().With("rdma", soon(nil))
-	a := n.attach(c, n.pod())
-	contains(t, a.mustFail(108), "roce[108] ", device(last)+"/1 is full", "1024 of 1024", "fill has ")
-	if diff := cmp.Diff(before, allGIDs(t, "")); diff != "" {
-		t.Errorf("the tables (-before +after)\n%s", diff)
-	}
-	n.nothingLeft()
-
-	a = n.attach(c.With("minRails", last), n.pod())
-	a.addRails()
-	contains(t, a.stderr.String(), "level=WARN", "a rail is left out", fmt.Sprintf("%d (%s)", last, ifName(last)), "its GID table is full")
-	a.mustCheck()
 	a.mustDel()
 	n.nothingLeft()
 }

@@ -90,32 +90,6 @@ func gidNetdev(t *testing.T, netns, device string, index int) string {
 	return strings.TrimSpace(out)
 }
 
-// TestSharedVLANThatOthersUseStays has an interface of another plugin, in another pod, on a
-// VLAN that roce has made.
-func TestSharedVLANThatOthersUseStays(t *testing.T) {
-	n := newNode(t, "shared")
-	n.allowVLANs()
-	config, theirs := vlan(n.rail(0), 160), n.pod()
-	a := n.attach(config, n.pod())
-	a.mustAdd()
-	shell(t, "ip link add link r0.160 name net1 netns "+theirs.Name+" type macvlan mode bridge")
-	a.mustDel()
-	if !onHost("r0.160") {
-		t.Fatal("the last DEL removed the VLAN, and the interface of another plugin")
-	}
-	out, _ := n.tryRocectl("doctor", "left-behind")
-	contains(t, out, "r0.160", "a VLAN that roce has made", "ip link del r0.160")
-	b := n.attach(config, n.pod())
-	b.mustAdd()
-	b.mustCheck()
-	shell(t, "ip -n "+theirs.Name+" link del net1")
-	b.mustDel()
-	if onHost("r0.160") {
-		t.Error("the VLAN is there after the last DEL, and nothing stands on it")
-	}
-	n.nothingLeft()
-}
-
 func TestExclusivePodOnAVLANGetsTheDevice(t *testing.T) {
 	n := newNode(t, "exclusive")
 	n.allowVLANs()
