@@ -20,7 +20,11 @@ import (
 // roceLinked returns our configuration of one NIC with a link to the node. Its addresses
 // are of a RailPool, as nodes without a policy require.
 func (w *world) roceLinked(name string, dual bool, probe any) (*chain, error) {
-	if err := w.offer(name, dual); err != nil {
+	files, err := told(filepath.Join(w.dir, "roce"))
+	if err == nil {
+		err = files.Write(owned(name, 1, dual))
+	}
+	if err != nil {
 		return nil, err
 	}
 	link := object{"routes": []any{"10.96.0.0/12", "fd00:96::/108"}}
@@ -29,26 +33,32 @@ func (w *world) roceLinked(name string, dual bool, probe any) (*chain, error) {
 	return w.ourChain(name, dual, probe, 1, conf, strconv.Itoa(firstNet))
 }
 
-// offer writes a node file with the ranges that ourChain gives to the first rail.
-func (w *world) offer(name string, dual bool) error {
+// told is what the agent of a node and the plugins tell each other in a state folder.
+func told(state string) (nodefile.Store, error) {
 	boot, err := os.ReadFile("/proc/sys/kernel/random/boot_id")
-	if err != nil {
-		return err
+	return nodefile.Store{Dir: state, BootID: strings.TrimSpace(string(boot))}, err
+}
+
+// owned returns the node file of a RailPool with the ranges that ourChain gives to the first
+// rails.
+func owned(name string, rails int, dual bool) nodefile.File {
+	f := nodefile.File{Pool: name, Quarantine: 2 * time.Minute}
+	for i := range rails {
+		parts := [][4]string{{"10.%d.0.0/16", gateway4(i), "10.%d.1.1", "10.%d.99.254"}}
+		if dual {
+			parts = append(parts, [4]string{"fd00:%d::/64", gateway6(i), "fd00:%d::1:0", "fd00:%d::1:ffff"})
+		}
+		var rail []pool.Subnet
+		for _, p := range parts {
+			of := func(format string) string { return fmt.Sprintf(format, firstNet+i) }
+			rail = append(rail, pool.Subnet{
+				Prefix: netip.MustParsePrefix(of(p[0])), Gateway: netip.MustParseAddr(p[1]),
+				Ranges: []netrange.Range{{First: netip.MustParseAddr(of(p[2])), Last: netip.MustParseAddr(of(p[3]))}},
+			})
+		}
+		f.Rails = append(f.Rails, rail)
 	}
-	parts := [][4]string{{"10.%d.0.0/16", "10.%d.0.1", "10.%d.1.1", "10.%d.99.254"}}
-	if dual {
-		parts = append(parts, [4]string{"fd00:%d::/64", "fd00:%d::1", "fd00:%d::1:0", "fd00:%d::1:ffff"})
-	}
-	var rail []pool.Subnet
-	for _, p := range parts {
-		addr := func(i int) netip.Addr { return netip.MustParseAddr(fmt.Sprintf(p[i], firstNet)) }
-		rail = append(rail, pool.Subnet{
-			Prefix: netip.MustParsePrefix(fmt.Sprintf(p[0], firstNet)), Gateway: addr(1),
-			Ranges: []netrange.Range{{First: addr(2), Last: addr(3)}},
-		})
-	}
-	files := nodefile.Store{Dir: filepath.Join(w.dir, "roce"), BootID: strings.TrimSpace(string(boot))}
-	return files.Write(nodefile.File{Pool: name, Quarantine: 2 * time.Minute, Rails: [][]pool.Subnet{rail}})
+	return f
 }
 
 // linked is the contest between an attachment with a link to the node and one without.

@@ -6,7 +6,6 @@ package main
 import (
 	"fmt"
 	"net/netip"
-	"os"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -35,7 +34,7 @@ func TestARailPoolCostsAnADDOneFileMore(t *testing.T) {
 	needStrace(t)
 	w := testWorld(t)
 	addGiven, delGiven := w.count(t, "subnets", func([]string) {})
-	addPooled, delPooled := w.count(t, "railPool", func([]string) { write(t, w.told(t, "railPool"), owned(t)) })
+	addPooled, delPooled := w.count(t, "railPool", func([]string) { w.own(t, "railPool", false) })
 	if addGiven["openat"] == 0 || addGiven["sendto"] == 0 || delGiven["unlinkat"] == 0 {
 		t.Fatalf("counted %v of ADD, %v of DEL", addGiven, delGiven)
 	}
@@ -55,11 +54,9 @@ func TestARailPoolCostsAnADDOneFileMore(t *testing.T) {
 func TestAStickyAddressCostsAnADDOneConnection(t *testing.T) {
 	needStrace(t)
 	w := testWorld(t)
-	addPooled, delPooled := w.count(t, "railPool", func([]string) { write(t, w.told(t, "railPool"), owned(t)) })
+	addPooled, delPooled := w.count(t, "railPool", func([]string) { w.own(t, "railPool", false) })
 	addSticky, delSticky := w.count(t, "sticky", func(pods []string) {
-		files, f := w.told(t, "sticky"), owned(t)
-		f.Sticky = true
-		write(t, files, f)
+		files, f := w.own(t, "sticky", true)
 		nodefiletest.Answer(t, files, func(_ string, k nodefile.Key) nodefile.Answer {
 			a := nodefile.Answer{Until: nodefiletest.Now(t) + time.Minute}
 			for rail, subnets := range f.Rails {
@@ -138,35 +135,17 @@ func byName(lines []string) map[string]int {
 	return n
 }
 
-// told is what the agent of a node and the plugins tell each other.
-func (w *world) told(t *testing.T, source string) nodefile.Store {
+// own writes the node file of a source.
+func (w *world) own(t *testing.T, source string, sticky bool) (nodefile.Store, nodefile.File) {
 	t.Helper()
-	boot, err := os.ReadFile("/proc/sys/kernel/random/boot_id")
+	f := owned(poolName, rails, false)
+	f.Sticky = sticky
+	files, err := told(w.state(source))
+	if err == nil {
+		err = files.Write(f)
+	}
 	if err != nil {
 		t.Fatal(err)
 	}
-	return nodefile.Store{Dir: w.state(source), BootID: strings.TrimSpace(string(boot))}
-}
-
-// owned is the file by which a node may lease the ranges that ourChain gives.
-func owned(t *testing.T) nodefile.File {
-	t.Helper()
-	f := nodefile.File{Pool: poolName, Quarantine: 2 * time.Minute}
-	for i := range rails {
-		r, err := netrange.Parse(fmt.Sprintf("10.%[1]d.1.1-10.%[1]d.99.254", firstNet+i))
-		if err != nil {
-			t.Fatal(err)
-		}
-		f.Rails = append(f.Rails, []pool.Subnet{{
-			Prefix: netip.MustParsePrefix(fmt.Sprintf("10.%d.0.0/16", firstNet+i)), Gateway: netip.MustParseAddr(gateway4(i)), Ranges: []netrange.Range{r},
-		}})
-	}
-	return f
-}
-
-func write(t *testing.T, s nodefile.Store, f nodefile.File) {
-	t.Helper()
-	if err := s.Write(f); err != nil {
-		t.Fatal(err)
-	}
+	return files, f
 }
