@@ -95,25 +95,6 @@ func TestTheWireHearsProbesAndAnnouncements(t *testing.T) {
 	}
 }
 
-func TestPointToPointPrefixesNeedNoProbe(t *testing.T) {
-	t.Parallel()
-	w := newWorld(t, 0)
-	w.wire(t, 0)
-	w.leaf.IP(t, "addr add 10.9.0.2/31 dev leaf0\naddr add fd00:9::/127 dev leaf0 nodad")
-	tap := w.leaf.listen(t, "leaf0", nil)
-	c := w.rail(0).With("ipam.subnets", []any{
-		map[string]any{"subnet": "10.9.0.2/31", "gateway": "10.9.0.2"}, map[string]any{"subnet": "fd00:9::/127", "gateway": "fd00:9::"},
-	})
-	res := w.attach(c, w.pod(t), "net1").mustAdd(t)
-	for _, addr := range addrs(res) {
-		tap.await(t, 1, "an announcement of "+addr.String(), func(f frame) bool { return f.gratuitous(addr) })
-		if got := tap.heard(func(f frame) bool { return f.probe(addr) }); len(got) > 0 {
-			t.Errorf("probes for %s: %v, want none", addr, got)
-		}
-		w.leaf.MustRun(t, "ping", "-n", "-q", "-c", "1", "-w", "10", addr.String())
-	}
-}
-
 // Two nodes with the same pool by mistake give one address at the same moment.
 func TestTwoNodesNeverBothGetOneAddress(t *testing.T) {
 	t.Parallel()

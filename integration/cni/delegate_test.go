@@ -100,24 +100,3 @@ func TestDelWaitsForTheIPAMPluginOfAnAddThatWasKilled(t *testing.T) {
 	p.unchanged(t, before)
 	w.noRecords(t)
 }
-
-func TestKilledAddGivesTheAddressOfAnotherIPAMPluginBack(t *testing.T) {
-	t.Parallel()
-	w := newWorld(t, 1)
-	p := w.pod(t)
-	before := p.snapshot(t)
-	a, dir := w.delegated(t, p)
-	first := true
-	eachKill(t, 20, a, "ADD", func(gone func()) {
-		gone()
-		if first = !first; first {
-			a.mustAdd(t)
-		}
-		a.mustDel(t)
-		p.unchanged(t, before)
-		w.noRecords(t)
-		if got := leftBehind(t, dir); len(got) > 0 {
-			t.Errorf("the plugin still has %q", got)
-		}
-	})
-}

@@ -13,32 +13,7 @@ import (
 	"testing"
 
 	"golang.org/x/sys/unix"
-
-	"github.com/roce-cni/roce-cni/integration/cnitest"
 )
-
-// sandbox returns the path of a namespace that only a process has, as some runtimes give
-// it, and a function that ends the process.
-func (w *world) sandbox(t testing.TB) (path string, end func()) {
-	t.Helper()
-	cmd := exec.Command("unshare", "--net", "sh", "-c", "echo ready; exec sleep 600")
-	out, err := cmd.StdoutPipe()
-	if err == nil {
-		err = cmd.Start()
-	}
-	if err != nil {
-		t.Fatal(err)
-	}
-	end = func() {
-		_ = cmd.Process.Kill() // it may have ended
-		_ = cmd.Wait()
-	}
-	t.Cleanup(end)
-	if _, err := out.Read(make([]byte, len("ready\n"))); err != nil {
-		t.Fatal(err)
-	}
-	return fmt.Sprintf("/proc/%d/ns/net", cmd.Process.Pid), end
-}
 
 // A runtime that removes a pod by force takes the path of its namespace away, while a
 // process or a mount keeps the namespace. Its address must not go to another pod with it.
@@ -94,41 +69,6 @@ func TestDelFindsANamespaceThatLostItsPath(t *testing.T) {
 			w.nothingLeased(t)
 		})
 	}
-}
-
-// The process that names the namespace has ended, but another one is still in it.
-func TestDelFindsTheNamespaceOfAProcessThatHasEnded(t *testing.T) {
-	t.Parallel()
-	w := newWorld(t, 1)
-	path, end := w.sandbox(t)
-	stays := exec.Command("nsenter", "--net="+path, "sleep", "600")
-	if err := stays.Start(); err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() {
-		_ = stays.Process.Kill()
-		_ = stays.Wait()
-	})
-	its := fmt.Sprintf("/proc/%d/ns/net", stays.Process.Pid)
-	cnitest.Await(t, "a second process is in the namespace", func() bool {
-		a, errA := os.Stat(path)
-		b, errB := os.Stat(its)
-		return errA == nil && errB == nil && os.SameFile(a, b)
-	})
-	p := w.pod(t)
-	a := w.attach(w.rail(0), p, "net1")
-	a.netns = path
-	a.mustAdd(t)
-	end()
-	if out, err := w.rocectl("forget", "--container", p.id, "--yes"); err == nil || !strings.Contains(out, "exists") {
-		t.Errorf("forget: %v, want a refusal\n%s", err, out)
-	}
-	a.mustDel(t)
-	if out, err := exec.Command("nsenter", "--net="+its, "ip", "-brief", "link").CombinedOutput(); err != nil || strings.Contains(string(out), "net1") {
-		t.Errorf("after DEL: %v\n%s", err, out)
-	}
-	w.nothingLeased(t)
-	w.noRecords(t)
 }
 
 // Multus sends no GC for secondary networks. The record of a dead pod would stay for

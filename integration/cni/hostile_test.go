@@ -6,24 +6,11 @@ package cni
 import (
 	"fmt"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
 )
-
-// batch runs many commands of ip(8) in the namespace with one process.
-func (ns *namespace) batch(t *testing.T, lines []string) {
-	t.Helper()
-	file := filepath.Join(t.TempDir(), "batch")
-	if err := os.WriteFile(file, []byte(strings.Join(lines, "\n")+"\n"), 0o600); err != nil {
-		t.Fatal(err)
-	}
-	if out, err := exec.Command("ip", "-n", ns.Name, "-batch", file).CombinedOutput(); err != nil {
-		t.Fatalf("ip -batch: %v: %s", err, out)
-	}
-}
 
 // A pod with CAP_NET_ADMIN can add rules that look like ours.
 func TestRulesOfThePodDoNotHoldUpDEL(t *testing.T) {
@@ -56,7 +43,7 @@ func TestRulesOfThePodDoNotHoldUpDEL(t *testing.T) {
 			p := w.pod(t)
 			a := tt.attach(t, w, p)
 			addr := addrs(a.mustAdd(t))[0].String()
-			p.batch(t, strings.Split(strings.ReplaceAll(strings.Join(tt.rules, "\n"), "ADDR", addr), "\n"))
+			p.IP(t, strings.ReplaceAll(strings.Join(tt.rules, "\n"), "ADDR", addr))
 			if tt.lost {
 				if err := os.Remove(filepath.Join(w.state, "attachments", a.id, "net1.json")); err != nil {
 					t.Fatal(err)

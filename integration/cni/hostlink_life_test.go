@@ -184,9 +184,6 @@ func TestRepairRestoresALink(t *testing.T) {
 			l.IP(t, fmt.Sprintf("link set dev %[1]s down\nlink set dev %[1]s name other0\nlink set dev other0 up", l.hostEnds(t)[0]))
 		}, `its name is "other0" now`},
 		"the pod's end is gone": {func(t *testing.T, _ *linked, p linkedPod) { p.IP(t, "link del host0") }, "check veth pair"},
-		"an end is down":        {func(t *testing.T, _ *linked, p linkedPod) { p.IP(t, "link set host0 down") }, "want it up"},
-		"the rule is gone":      {func(t *testing.T, l *linked, _ linkedPod) { l.IP(t, "rule del priority 500") }, "check rule"},
-		"the route is gone":     {func(t *testing.T, l *linked, _ linkedPod) { l.IP(t, "route flush table 8200") }, "check route"},
 		"a neighbour is gone": {func(t *testing.T, l *linked, p linkedPod) {
 			l.IP(t, fmt.Sprintf("neigh del %s dev %s", p.addr, l.hostEnds(t)[0]))
 		}, "check neighbour"},
@@ -239,70 +236,6 @@ func TestRailsMayBeTheFirstNetworkOfAPod(t *testing.T) {
 	a.mustDel(t)
 	w.unchanged(t, node)
 	w.noRecords(t)
-}
-
-// TestTheFirstNetworkMayBeOnANICOfItsOwnBesideTheRails has eth0 on the last NIC, and rails on
-// the others: in one network, and in two.
-func TestTheFirstNetworkMayBeOnANICOfItsOwnBesideTheRails(t *testing.T) {
-	t.Parallel()
-	const first = rails - 1
-	w := newWorld(t, rails)
-	list := []any{map[string]any{"master": fmt.Sprint("rail", first)}}
-	for i := range first {
-		list = append(list, map[string]any{"master": fmt.Sprint("rail", i), "ifName": fmt.Sprintf("net%d", i+1)})
-	}
-	link := map[string]any{"routes": []any{"10.96.0.0/12"}}
-	subnetsOf := func(i int) []any { return []any{cnitest.Subnet4(i)} }
-	for i := range list {
-		list[i].(map[string]any)["subnets"] = subnetsOf((first + i) % rails)
-	}
-	one := w.rail(0).With("name", "one").With("rails", list).With("ipam", map[string]any{"type": "roce-ipam"}).With("hostLink", link)
-	delete(one, "master")
-	beside := w.rail(0).With("name", "beside").With("rails", list[1:]).With("ipam", map[string]any{"type": "roce-ipam"})
-	delete(beside, "master")
-	alone := w.rail(first).With("name", "alone").With("ipam.subnets", subnetsOf(first)).With("hostLink", link)
-	for name, networks := range map[string][]network{"in one network": {one}, "in two networks": {alone, beside}} {
-		t.Run(name, func(t *testing.T) {
-			p := w.bare(t)
-			node := w.lookPlain(t)
-			var all []attachment
-			var names []string
-			var eth0 netip.Addr
-			for i, n := range networks {
-				a := w.attach(n, p, []string{"eth0", "net1"}[i])
-				res := a.mustAdd(t)
-				if i == 0 {
-					eth0 = addrs(res)[0]
-				}
-				for _, in := range res.Interfaces {
-					names = append(names, in.Name)
-				}
-				all = append(all, a)
-			}
-			want := []string{"eth0"}
-			for i := range first {
-				want = append(want, fmt.Sprintf("net%d", i+1))
-			}
-			if !slices.Equal(names, want) {
-				t.Errorf("the pod has %v, want %v", names, want)
-			}
-			if got := p.MustRun(t, "ip", "route", "show", "default"); !strings.Contains(got, fmt.Sprintf("172.16.%d.254 dev eth0", 10+first)) || strings.Count(got, "default") != 1 {
-				t.Errorf("the default route of the pod is %q", got)
-			}
-			p.serve(t, netip.AddrPortFrom(eth0, 8080))
-			w.mustSee(t, "a probe", netip.AddrPortFrom(eth0, 8080), nodeAddresses(0)...)
-			for _, a := range slices.Backward(all) {
-				if err := a.check(t); err != nil {
-					t.Errorf("CHECK: %v", err)
-				}
-				a.mustDel(t)
-			}
-			if after := w.lookPlain(t); after != node {
-				t.Errorf("the node is not as it was. Before:\n%s\nafter:\n%s", node, after)
-			}
-			w.nothingLeased(t)
-		})
-	}
 }
 
 // nodeAddresses are those of the node on its rails.

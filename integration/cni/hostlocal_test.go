@@ -110,4 +110,9 @@ func TestHostLocalFromADDToDEL(t *testing.T) {
 	p.unchanged(t, before)
 	w.noRecords(t)
 	a.mustDel(t)
+
+	a.network = a.network.With("dns", map[string]any{"nameservers": []any{"192.0.2.53"}})
+	if got := a.mustAdd(t).DNS.Nameservers; !cmp.Equal(got, []string{"192.0.2.53"}) {
+		t.Errorf("nameservers %q, want those of the configuration", got)
+	}
 }

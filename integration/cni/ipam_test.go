@@ -4,7 +4,6 @@
 package cni
 
 import (
-	"fmt"
 	"testing"
 
 	"github.com/roce-cni/roce-cni/integration/cnitest"
@@ -30,27 +29,5 @@ func TestIPAMPluginNeverGivesTheHostsAddresses(t *testing.T) {
 	a := w.attach(w.delegate("172.16.10.1"), w.pod(t), "net1")
 	if out, err := a.raw(t, "roce-ipam", "ADD", a.text(t)); err == nil || err.Code != 101 {
 		t.Errorf("got %s, %v, want error 101", out, err)
-	}
-}
-
-func TestIPAMPluginDeletesWithAnyConfiguration(t *testing.T) {
-	t.Parallel()
-	w := newWorld(t, 1)
-	p := w.pod(t)
-	for i, spoil := range []func(attachment) attachment{
-		func(a attachment) attachment { a.network = a.network.With("ipam.subnetz", 1); return a },
-		func(a attachment) attachment { a.network = a.network.With("ipam.subnets", "all"); return a },
-		func(a attachment) attachment { a.netns = ""; return a },
-		func(a attachment) attachment { a.args = [][2]string{{"Unknown", "x"}}; return a },
-	} {
-		a := w.attach(w.delegate("172.16.10.64-172.16.10.80"), p, fmt.Sprintf("net%d", i))
-		if _, err := a.raw(t, "roce-ipam", "ADD", a.text(t)); err != nil {
-			t.Fatal(err)
-		}
-		a = spoil(a)
-		if _, err := a.raw(t, "roce-ipam", "DEL", a.text(t)); err != nil {
-			t.Errorf("DEL %d: %v", i, err)
-		}
-		w.nothingLeased(t)
 	}
 }

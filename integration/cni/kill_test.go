@@ -106,8 +106,8 @@ func TestDelRemovesAllOfACallThatWasKilled(t *testing.T) {
 		overtake bool // DEL does not wait until the killed process is gone
 		all      bool // rails
 	}{
-		"ADD":                         {"ADD", 50, false, false},
-		"ADD, overtaken":              {"ADD", 50, true, false},
+		"ADD":                         {"ADD", 30, false, false},
+		"ADD, overtaken":              {"ADD", 30, true, false},
 		"DEL":                         {"DEL", 20, false, false},
 		"ADD of all rails":            {"ADD", 15, false, true},
 		"ADD of all rails, overtaken": {"ADD", 10, true, true},
@@ -139,7 +139,7 @@ func TestAddSucceedsAfterAnAddThatWasKilled(t *testing.T) {
 	first := a.mustAdd(t)
 	whole := portable(p.snapshot(t))
 	a.mustDel(t)
-	eachKill(t, 50, a, "ADD", func(gone func()) {
+	eachKill(t, 30, a, "ADD", func(gone func()) {
 		gone()
 		res := a.mustAdd(t)
 		if got, want := addrs(res), addrs(first); !slices.Equal(got, want) {

@@ -90,12 +90,6 @@ type listSlot struct {
 	clean bool            // nothing can be there
 }
 
-// lease is a row of rocectl pool list.
-type lease struct {
-	Pool, State, Network, Program, ContainerID, IfName string
-	Address                                            netip.Addr
-}
-
 func newLists(t *testing.T, seed uint64) *lists {
 	t.Helper()
 	l := &lists{
@@ -283,15 +277,7 @@ func (l *lists) fail(format string, args ...any) {
 // leases returns what is leased or set aside.
 func (l *lists) leases() []lease {
 	l.t.Helper()
-	out, err := l.Run(filepath.Join(programs, "rocectl"), "--state-dir", l.state, "pool", "list", "-o", "json")
-	var rows []lease
-	if err == nil {
-		err = json.Unmarshal([]byte(out), &rows)
-	}
-	if err != nil {
-		l.fail("rocectl pool list: %v: %s", err, out)
-	}
-	return slices.DeleteFunc(rows, func(r lease) bool { return r.State != "leased" && r.State != "set-aside" })
+	return slices.DeleteFunc(l.rows(l.t), func(r lease) bool { return r.State != "leased" && r.State != "set-aside" })
 }
 
 // compare looks at all pods that run, and at what is leased to them.

@@ -4,7 +4,6 @@
 package cni
 
 import (
-	"encoding/json"
 	"fmt"
 	"math/rand/v2"
 	"net/netip"
@@ -314,27 +313,11 @@ func shares(snapshot string) map[string]string {
 	return out
 }
 
-// rocectl runs rocectl in the machine's boot.
-func (m *machine) rocectl(args ...string) string {
-	m.t.Helper()
-	cmd := exec.Command(filepath.Join(programs, "rocectl"), append([]string{"--state-dir", m.state}, args...)...)
-	var out []byte
-	_ = m.enter(func() (err error) { out, err = cmd.Output(); return err }) // check fails if anything is torn
-	return string(out)
-}
-
 // compareLeases compares the pool with what the attachments hold.
 func (m *machine) compareLeases() {
 	m.t.Helper()
-	var rows []struct {
-		State, ContainerID, IfName string
-		Address                    netip.Addr
-	}
-	if err := json.Unmarshal([]byte(m.rocectl("pool", "list", "-o", "json")), &rows); err != nil {
-		m.t.Errorf("rocectl pool list: %v", err)
-	}
 	held, owner := map[string][]netip.Addr{}, map[netip.Addr]string{}
-	for _, r := range rows {
+	for _, r := range m.rows(m.t) {
 		if r.State == "leased" {
 			at := r.ContainerID + " " + r.IfName
 			held[at] = append(held[at], r.Address)
@@ -390,9 +373,11 @@ func (m *machine) compareFiles() {
 // compareChecks wants every attachment that stands to be whole, and checked.
 func (m *machine) compareChecks() {
 	m.t.Helper()
-	found := m.rocectl("check")
+	cmd := exec.Command(filepath.Join(programs, "rocectl"), "--state-dir", m.state, "check")
+	var found []byte
+	_ = m.enter(func() (err error) { found, err = cmd.Output(); return err }) // it fails if anything is torn
 	for _, s := range m.slots() {
-		if line := fmt.Sprintf("train/%s %s: ok\n", s.in.pod.name, s.ifName); s.outcome == live && !strings.Contains(found, line) {
+		if line := fmt.Sprintf("train/%s %s: ok\n", s.in.pod.name, s.ifName); s.outcome == live && !strings.Contains(string(found), line) {
 			m.t.Errorf("check does not say %q but\n%s", line, found)
 		}
 	}

@@ -9,8 +9,6 @@ import (
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
-
-	"github.com/roce-cni/roce-cni/integration/cnitest"
 )
 
 // outside are gateways outside of the subnet of the pod's address.
@@ -103,30 +101,4 @@ func TestGatewaysOutsideOfTheSubnet(t *testing.T) {
 			w.noRecords(t)
 		})
 	}
-}
-
-// A main plugin behind which roce-ipam leases may have such a gateway too.
-func TestIPAMPluginTellsAGatewayOutsideOfTheSubnet(t *testing.T) {
-	t.Parallel()
-	w := newWorld(t, 1)
-	w.leaf.IP(t, "addr add 169.254.1.1/32 dev leaf0")
-	maker := macvlanOn(0)
-	p := w.pod(t)
-	a := w.behind(t, p, 0, maker)
-	subnet := cnitest.Subnet4(0)
-	subnet["gateway"] = "169.254.1.1"
-	maker["ipam"] = map[string]any{"type": "roce-ipam", "pool": "shared", "subnets": []any{subnet}}
-	a.before = []any{maker}
-	res := a.mustAdd(t)
-	if got := res.IPs[0].Gateway.String(); got != "169.254.1.1" {
-		t.Errorf("the result has the gateway %s", got)
-	}
-	if table := strings.Join(p.routes(t, "100"), "\n"); !strings.Contains(table, "default via 169.254.1.1 dev net1") {
-		t.Errorf("table 100 is\n%s", table)
-	}
-	if err := a.check(t); err != nil {
-		t.Errorf("CHECK: %v", err)
-	}
-	a.mustDel(t)
-	w.nothingLeased(t)
 }

@@ -8,7 +8,6 @@ import (
 	"net/netip"
 	"os"
 	"path/filepath"
-	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -16,7 +15,6 @@ import (
 	"github.com/containernetworking/cni/pkg/types"
 	"github.com/google/go-cmp/cmp"
 
-	"github.com/roce-cni/roce-cni/integration/cnitest"
 	"github.com/roce-cni/roce-cni/pkg/base/netrange"
 	"github.com/roce-cni/roce-cni/pkg/plugin/conf/pool"
 	"github.com/roce-cni/roce-cni/pkg/plugin/nodefile"
@@ -32,6 +30,18 @@ func (n *node) told(t testing.TB) nodefile.Store {
 		t.Fatal(err)
 	}
 	return nodefile.Store{Dir: n.state, BootID: strings.TrimSpace(string(boot))}
+}
+
+// services does what rocectl agent does when these are the CIDRs of the cluster's Services.
+func (n *node) services(t testing.TB, cidrs ...string) {
+	t.Helper()
+	var list []netip.Prefix
+	for _, c := range cidrs {
+		list = append(list, netip.MustParsePrefix(c))
+	}
+	if _, err := n.told(t).WriteServices(list); err != nil {
+		t.Fatal(err)
+	}
 }
 
 // own does what rocectl's agent does: it writes which host parts of the pool's
@@ -76,56 +86,6 @@ func within(t *testing.T, addrs []netip.Addr, first, last byte) {
 			t.Errorf("%s is not the node's, which has %d to %d", a, first, last)
 		}
 	}
-}
-
-func TestAllRailsOfARailPool(t *testing.T) {
-	t.Parallel()
-	w := newWorld(t, rails)
-	c := w.matched(cnitest.Subnet4).Pooled(railPool)
-	p := w.pod(t)
-	before := p.snapshot(t)
-	a := w.attach(c, p, "net1")
-
-	err := a.mustFail(t, 11)
-	if !strings.Contains(err.Msg, w.rangesFile()) || !strings.Contains(err.Details, "runs on this node") || !strings.Contains(err.Details, "kubectl get railpools") {
-		t.Errorf("without ranges: got %v", err)
-	}
-	p.unchanged(t, before)
-	if got := w.files(t); slices.ContainsFunc(got, func(f string) bool { return f != "attachments/" }) {
-		t.Errorf("an ADD without ranges has left %q", got)
-	}
-
-	w.own(t, rails, "32-47")
-	res := a.mustAdd(t)
-	all := each(t, a, res, 1)
-	if !aligned(all) {
-		t.Errorf("the rails have the host parts %v, want one for all", slots(all))
-	}
-	for i, one := range all {
-		within(t, one.addrs, 32, 47)
-		if one.addrs[0].As4()[2] != byte(10+i) {
-			t.Errorf("rail %d has %s", i, one.addrs[0])
-		}
-		w.leaf.MustRun(t, "ping", "-n", "-q", "-c", "1", "-w", "10", one.addrs[0].String())
-	}
-	checkResultTables(t, res, 1)
-	if got := w.leases(t, "leased"); len(got) != rails || !strings.HasPrefix(got[0], "rail:"+railPool+" ") {
-		t.Errorf("leased: %q", got)
-	}
-
-	// Nothing but an ADD that has to lease needs the file.
-	if err := os.Remove(w.rangesFile()); err != nil {
-		t.Fatal(err)
-	}
-	if diff := cmp.Diff(res, a.mustAdd(t)); diff != "" {
-		t.Errorf("result of the second ADD (-first +second)\n%s", diff)
-	}
-	if err := a.check(t); err != nil {
-		t.Errorf("CHECK: %v", err)
-	}
-	a.mustDel(t)
-	p.unchanged(t, before)
-	w.nothingLeased(t)
 }
 
 func TestIPAMPluginLeasesOfARailPool(t *testing.T) {

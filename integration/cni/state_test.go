@@ -4,8 +4,10 @@
 package cni
 
 import (
+	"encoding/json"
 	"fmt"
 	"io/fs"
+	"net/netip"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -202,18 +204,34 @@ func portable(snapshot string) []string {
 	return lines
 }
 
-// leases returns the addresses in a state (leased, quarantined, conflict) as "pool
-// address".
-func (n *node) leases(t testing.TB, state string) []string {
+// lease is a row of rocectl pool list.
+type lease struct {
+	Pool, State, Network, Program, ContainerID, IfName string
+	Address                                            netip.Addr
+}
+
+// rows returns what rocectl pool list has, in the boot of the node.
+func (n *node) rows(t testing.TB) (rows []lease) {
 	t.Helper()
-	out, err := exec.Command(filepath.Join(programs, "rocectl"), "--state-dir", n.state, "pool", "list").CombinedOutput()
+	cmd := exec.Command(filepath.Join(programs, "rocectl"), "--state-dir", n.state, "pool", "list", "-o", "json")
+	var out []byte
+	err := n.enter(func() (err error) { out, err = cmd.Output(); return err })
+	if err == nil {
+		err = json.Unmarshal(out, &rows)
+	}
 	if err != nil {
 		t.Fatalf("rocectl pool list: %v: %s", err, out)
 	}
-	var addrs []string
-	for line := range strings.Lines(string(out)) {
-		if f := strings.Fields(line); len(f) > 2 && f[2] == state {
-			addrs = append(addrs, f[0]+" "+f[1])
+	return rows
+}
+
+// leases returns the addresses in a state (leased, quarantined, conflict) as "pool
+// address".
+func (n *node) leases(t testing.TB, state string) (addrs []string) {
+	t.Helper()
+	for _, r := range n.rows(t) {
+		if r.State == state {
+			addrs = append(addrs, fmt.Sprint(r.Pool, " ", r.Address))
 		}
 	}
 	return addrs
