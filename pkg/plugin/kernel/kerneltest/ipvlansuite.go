@@ -44,24 +44,11 @@ func (w opened) ipvlan(t *testing.T, name conf.LinkName) plan.Op {
 // has the same MAC, stays.
 func ipvlans(t *testing.T, w opened) {
 	w.needs(t, "ipvlan")
-	empty := w.Show()
-	other := w.ipvlan(t, "net2")
-	w.must(t, other)
-	before := w.Show()
+	w.must(t, w.ipvlan(t, "net2"))
 	ops := Attachment(w.Container, w.NIC)
 	ops[0] = w.ipvlan(t, "net1")
-	for _, undone := range []plan.Ops{ops, ops.Teardown()} {
-		for range 2 {
-			w.must(t, ops...)
-		}
-		w.holds(t, ops...)
-		w.undo(t, undone)
-		w.undo(t, undone)
-		w.unchanged(t, before)
-	}
+	w.cycle(t, ops)
 	wantCode(t, w.Check(t.Context(), ops[0]), cnierr.Damaged)
-	w.undo(t, plan.Ops{other})
-	w.unchanged(t, empty)
 }
 
 // unmarkedIpvlan has a link of a process that died before it set the mark, a link that

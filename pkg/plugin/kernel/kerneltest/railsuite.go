@@ -21,64 +21,33 @@ func (w opened) rails() plan.Ops {
 	return Attachment(w.Container, slices.Repeat([]conf.LinkName{w.NIC}, manyRails)...)
 }
 
-func (w opened) doRuns(t *testing.T, ops plan.Ops) {
-	t.Helper()
-	for _, run := range ops.Runs() {
-		if err := w.Do(t.Context(), run...); err != nil {
-			t.Fatalf("do %d of %T: %v", len(run), run[0], err)
-		}
-	}
-}
-
-func (w opened) undoRuns(t *testing.T, ops plan.Ops) {
-	t.Helper()
-	for _, run := range slices.Backward(ops.Runs()) {
-		if err := w.Undo(t.Context(), run...); err != nil {
-			t.Errorf("undo %d of %T: %v", len(run), run[0], err)
-		}
-	}
-}
-
-func (w opened) checkRuns(t *testing.T, ops plan.Ops) {
-	t.Helper()
-	for _, run := range ops.Runs() {
-		if err := w.Check(t.Context(), run...); err != nil {
-			t.Error(err)
-		}
-	}
-}
-
-func railsInRuns(t *testing.T, w opened) {
+func railsOneByOne(t *testing.T, w opened) {
 	before, ops := w.Show(), w.rails()
 	if n := len(ops.Runs()); n != 6 {
 		t.Fatalf("%d runs, want 6", n)
 	}
-	w.undoRuns(t, ops)
+	w.undo(t, ops)
 	w.unchanged(t, before)
-	w.doRuns(t, ops)
+	w.must(t, ops...)
 	done := w.Show()
 	for _, op := range ops { // one by one they are the same
-		w.holds(t, op)
 		w.must(t, op)
+		w.holds(t, op)
 	}
-	w.doRuns(t, ops)
-	w.checkRuns(t, ops)
 	w.unchanged(t, done)
-	w.undoRuns(t, ops)
+	for _, op := range slices.Backward(ops) {
+		w.undo(t, plan.Ops{op})
+	}
 	w.unchanged(t, before)
 }
 
-func railsTornDown(t *testing.T, w opened) {
+func railsInRuns(t *testing.T, w opened) {
 	w.foreign()
-	before, ops := w.Show(), w.rails()
-	w.doRuns(t, ops)
+	ops := w.rails()
 	if n := len(ops.Teardown().Runs()); n != 2 {
 		t.Fatalf("%d runs, want the links and the rules", n)
 	}
-	w.undoRuns(t, ops.Teardown())
-	w.unchanged(t, before)
-	w.undoRuns(t, ops.Teardown())
-	w.unchanged(t, before)
+	w.cycle(t, ops)
 }
 
 // runsThatFail lets one operation in the middle of each run fail.
@@ -114,7 +83,7 @@ func runsThatFail(t *testing.T, w opened) {
 			}
 		}
 		wantCode(t, err, c.code)
-		w.undoRuns(t, ops)
+		w.undo(t, ops)
 		w.unchanged(t, before)
 	}
 	// One link is foreign: it stays, and all others go.
@@ -122,7 +91,7 @@ func runsThatFail(t *testing.T, w opened) {
 	before = w.Show()
 	ops := w.rails()
 	wantCode(t, w.Do(t.Context(), ops.Runs()[0]...), cnierr.BadEnv)
-	w.undoRuns(t, ops.Teardown())
+	w.undo(t, ops.Teardown())
 	w.unchanged(t, before)
 }
 
@@ -137,8 +106,8 @@ func foreignGroups(t *testing.T, w opened) {
 	}
 	before, ops := w.Show(), w.rails()
 	for range 2 {
-		w.doRuns(t, ops)
-		w.undoRuns(t, ops.Teardown())
+		w.must(t, ops...)
+		w.undo(t, ops.Teardown())
 		w.unchanged(t, before)
 	}
 }
@@ -147,13 +116,13 @@ func foreignGroups(t *testing.T, w opened) {
 // lost its mark, and one is a foreign link now.
 func railsOfOthers(t *testing.T, w opened) {
 	before, ops := w.Show(), w.rails()
-	w.doRuns(t, ops)
+	w.must(t, ops...)
 	w.IP("link del net1-1")
 	w.IP("link set net1-2 down")
 	w.IP("link set net1-2 name other0")
 	w.IP(`link set net1-3 alias ""`)
 	w.IP("link set net1-4 alias roce:another/net7") // only the mark of another attachment tells: its MAC is ours
-	w.undoRuns(t, ops.Teardown())
+	w.undo(t, ops.Teardown())
 	if links := w.Show(); !strings.Contains(links, "net1-4") || strings.Contains(links, "other0") || strings.Contains(links, "net1-3") {
 		t.Errorf("want somebody else's net1-4 alone to be left, got\n%s", links)
 	}
@@ -171,8 +140,8 @@ func differentRails(t *testing.T, w opened) {
 	w.IP("link set net1-4 mtu 1400")
 	w.IP("link set net1-5 address 02:00:00:00:00:99")
 	w.IP("link del net1-6")
-	w.doRuns(t, ops)
-	w.checkRuns(t, ops)
+	w.must(t, ops...)
+	w.holds(t, ops...)
 }
 
 func mixedRun(t *testing.T, w opened) {
@@ -200,10 +169,10 @@ func lostRails(t *testing.T, w opened) {
 		m.Name, m.Mark, m.MAC[5] = conf.LinkName(fmt.Sprintf("other%d", i)), mark, byte(100+i)
 		others = append(others, plan.Op{Kind: m})
 	}
-	w.doRuns(t, others)
+	w.must(t, others...)
 	withOthers := w.Show()
 	for _, without := range []string{"", "net1", "net1-1"} {
-		w.doRuns(t, Attachment(w.Container, w.NIC, w.NIC, w.NIC))
+		w.must(t, Attachment(w.Container, w.NIC, w.NIC, w.NIC)...)
 		rules := plan.Ops{}
 		if without != "" { // its rules cannot be known any more
 			for _, op := range Attachment(w.Container, w.NIC, w.NIC, w.NIC) {
@@ -216,14 +185,14 @@ func lostRails(t *testing.T, w opened) {
 					rules = append(rules, rulesOf(a.Prefix.Addr(), rail)...)
 				}
 			}
-			w.undoRuns(t, rules)
+			w.undo(t, rules)
 			w.IP("link del " + without)
 		}
-		w.undoRuns(t, lost)
+		w.undo(t, lost)
 		w.unchanged(t, withOthers)
 	}
-	w.undoRuns(t, lost)
+	w.undo(t, lost)
 	w.unchanged(t, withOthers)
-	w.undoRuns(t, others)
+	w.undo(t, others)
 	w.unchanged(t, before)
 }

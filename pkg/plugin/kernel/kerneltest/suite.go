@@ -64,8 +64,8 @@ func Suite(t *testing.T, world func(t *testing.T) World) {
 		"a VLAN of ours is no master":                     vlanAsMaster,
 		"a lost record leaves its mark":                   lostRecord,
 		"a lost record leaves the marks of all rails":     lostRails,
+		"rails are done and undone one by one":            railsOneByOne,
 		"rails are done and undone in runs":               railsInRuns,
-		"the teardown of rails leaves nothing":            railsTornDown,
 		"a run that fails leaves what undo removes":       runsThatFail,
 		"groups of links of somebody else's stay":         foreignGroups,
 		"undoing rails leaves what is not ours":           railsOfOthers,
@@ -181,32 +181,50 @@ func (w opened) attach(t *testing.T) plan.Ops {
 	return ops
 }
 
-// must does operations, one by one.
+// must does operations, in runs.
 func (w opened) must(t *testing.T, ops ...plan.Op) {
 	t.Helper()
-	for _, op := range ops {
-		if err := w.Do(t.Context(), op); err != nil {
-			t.Fatalf("do %+v: %v", op, err)
+	for _, run := range plan.Ops(ops).Runs() {
+		if err := w.Do(t.Context(), run...); err != nil {
+			t.Fatalf("do %+v: %v", run, err)
 		}
 	}
 }
 
-// holds wants Check to find nothing, in each operation.
+// holds wants Check to find nothing.
 func (w opened) holds(t *testing.T, ops ...plan.Op) {
 	t.Helper()
-	for _, op := range ops {
-		if err := w.Check(t.Context(), op); err != nil {
-			t.Errorf("check %+v: %v", op, err)
+	for _, run := range plan.Ops(ops).Runs() {
+		if err := w.Check(t.Context(), run...); err != nil {
+			t.Errorf("check %+v: %v", run, err)
 		}
 	}
 }
 
 func (w opened) undo(t *testing.T, ops plan.Ops) {
 	t.Helper()
-	for _, op := range slices.Backward(ops) {
-		if err := w.Undo(t.Context(), op); err != nil {
-			t.Errorf("undo %+v: %v", op, err)
+	for _, run := range slices.Backward(ops.Runs()) {
+		if err := w.Undo(t.Context(), run...); err != nil {
+			t.Errorf("undo %+v: %v", run, err)
 		}
+	}
+}
+
+// cycle does and undoes operations, and does so by their teardown. Each is done twice, which
+// is as once.
+func (w opened) cycle(t *testing.T, ops plan.Ops) {
+	t.Helper()
+	pod, host := w.Show(), w.ShowHost()
+	for _, undone := range []plan.Ops{ops, ops.Teardown()} {
+		w.must(t, ops...)
+		w.must(t, ops...)
+		w.holds(t, ops...)
+		if w.Show() == pod {
+			t.Error("what was done cannot be seen")
+		}
+		w.undo(t, undone)
+		w.undo(t, undone)
+		w.asBefore(t, pod, host)
 	}
 }
 

@@ -53,22 +53,10 @@ func (w opened) asBefore(t *testing.T, pod, host string) {
 }
 
 func hostLinked(t *testing.T, w opened) {
-	pod, host := w.Show(), w.ShowHost()
 	ops := w.linkOps()
-	for _, undone := range []plan.Ops{ops, ops.Teardown()} {
-		for range 2 {
-			w.must(t, ops...)
-		}
-		w.holds(t, ops...)
-		if w.Show() == pod || w.ShowHost() == host {
-			t.Error("the link cannot be seen at both ends")
-		}
-		w.undo(t, undone)
-		w.undo(t, undone)
-		w.asBefore(t, pod, host)
-		for _, op := range ops {
-			wantCode(t, w.Check(t.Context(), op), cnierr.Damaged)
-		}
+	w.cycle(t, ops)
+	for _, op := range ops {
+		wantCode(t, w.Check(t.Context(), op), cnierr.Damaged)
 	}
 }
 
