@@ -126,16 +126,6 @@ func TestARPOfAnotherKindIsNotRead(t *testing.T) {
 	}
 }
 
-// packet returns the IPv6 packet of n.
-func (n neighbour) packet(t *testing.T) []byte {
-	t.Helper()
-	frame, err := n.frame(otherMAC)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return frame[etherHeader:]
-}
-
 // withMessage returns b with another ICMPv6 message and a right length and
 // checksum, so that nothing but the message can be the reason to discard it.
 func withMessage(b, msg []byte) []byte {
@@ -201,7 +191,7 @@ func TestNeighbourMessagesThatRFC4861DiscardsAreDiscarded(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			got, ok := parseNeighbour(c.damage(c.n.packet(t)))
+			got, ok := parseNeighbour(c.damage(frameOf(t, c.n)[etherHeader:]))
 			if ok != c.ok {
 				t.Fatalf("read: %v, want %v", ok, c.ok)
 			}
@@ -248,7 +238,7 @@ func TestFramesSayWhoHasAnAddressAndWhoWantsIt(t *testing.T) {
 	}
 }
 
-func frameOf(t *testing.T, n neighbour) []byte {
+func frameOf(t testing.TB, n neighbour) []byte {
 	t.Helper()
 	b, err := n.frame(otherMAC)
 	if err != nil {
@@ -304,11 +294,7 @@ func FuzzNeighbour(f *testing.F) {
 	advert := neighbour{ours6, netip.IPv6LinkLocalAllNodes(), &ndp.NeighborAdvertisement{TargetAddress: ours6}}
 	probe := neighbour{unset6, solicitedNode(ours6), &ndp.NeighborSolicitation{TargetAddress: ours6}}
 	for _, n := range []neighbour{advert, probe} {
-		b, err := n.frame(otherMAC)
-		if err != nil {
-			f.Fatal(err)
-		}
-		b = b[etherHeader:]
+		b := frameOf(f, n)[etherHeader:]
 		f.Add(b[:ipv6Header], b[ipv6Header:])
 		f.Add(b[:ipv6Header], append(b[ipv6Header:], 14, 1, 1, 2, 3, 4, 5, 6))
 	}
@@ -334,10 +320,7 @@ func FuzzClaim(f *testing.F) {
 	advert := neighbour{ours6, netip.IPv6LinkLocalAllNodes(), &ndp.NeighborAdvertisement{TargetAddress: ours6}}
 	probe := neighbour{unset6, solicitedNode(ours6), &ndp.NeighborSolicitation{TargetAddress: ours6}}
 	for _, n := range []neighbour{advert, probe} {
-		b, err := n.frame(otherMAC)
-		if err != nil {
-			f.Fatal(err)
-		}
+		b := frameOf(f, n)
 		f.Add(b)
 		f.Add(b[:60])
 	}

@@ -8,60 +8,25 @@ import (
 	"net/netip"
 	"testing"
 
-	"github.com/mdlayher/ndp"
 	"github.com/vishvananda/netlink"
 
-	"github.com/roce-cni/roce-cni/pkg/base/cnierr"
 	"github.com/roce-cni/roce-cni/pkg/plugin/conf"
 	"github.com/roce-cni/roce-cni/pkg/plugin/plan"
 )
 
 func TestGatewayAnswers(t *testing.T) {
 	t.Parallel()
-	for name, answer := range map[string]func(*testing.T, *space){
-		"kernel": func(_ *testing.T, far *space) {
-			far.address("pb1", gateway4)
-			far.address("pb1", gateway6)
-		},
-		"only the third request": func(t *testing.T, far *space) {
-			far.peer("pb1", func(n int, _ []byte) [][]byte {
-				if n != 3 {
-					return nil
-				}
-				return [][]byte{
-					arp{op: arpReply, senderMAC: otherMAC, sender: gateway4, target: ours4}.frame(nil),
-					frameOf(t, neighbour{gateway6, ours6, &ndp.NeighborAdvertisement{Solicited: true, TargetAddress: gateway6}}),
-				}
-			})
-		},
-	} {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			pod, far := wired(t)
-			answer(t, far)
-			pod.address("pb0", ours4)
-			pod.address("pb0", ours6)
-			op := plan.Gateway{Mode: conf.Require, Attempts: 200, Timeout: 50 * ms, Targets: []plan.Target{
-				pod.target("pb0", ours4, gateway4), pod.target("pb0", ours6, gateway6),
-			}}
-			if err := pod.prober().Do(t.Context(), plan.Op{Kind: op}); err != nil {
-				t.Error(err)
-			}
-		})
-	}
-}
-
-func TestSilentGatewayIsNamedWithAllThatIsKnown(t *testing.T) {
-	t.Parallel()
 	pod, far := wired(t)
-	p := far.peer("pb1", func(int, []byte) [][]byte {
-		own := arp{op: arpRequest, senderMAC: otherMAC, sender: gateway4, target: ours4} // it does not hear us
-		return [][]byte{arpProbe(otherMAC), advert(t, otherMAC, ours6), own.frame(nil)}
-	})
+	far.address("pb1", gateway4)
+	far.address("pb1", gateway6)
 	pod.address("pb0", ours4)
-	op := plan.Gateway{Mode: conf.Require, Attempts: 3, Timeout: 10 * ms, Targets: []plan.Target{pod.target("pb0", ours4, gateway4)}}
-	wantCode(t, pod.prober().Do(t.Context(), plan.Op{Kind: op}), cnierr.GatewaySilent, "172.16.11.254", "pb0", "172.16.11.5", "3 ARP requests")
-	p.mustHear(t, false, 3)
+	pod.address("pb0", ours6)
+	op := plan.Gateway{Mode: conf.Require, Attempts: 200, Timeout: 50 * ms, Targets: []plan.Target{
+		pod.target("pb0", ours4, gateway4), pod.target("pb0", ours6, gateway6),
+	}}
+	if err := pod.prober().Do(t.Context(), plan.Op{Kind: op}); err != nil {
+		t.Error(err)
+	}
 }
 
 // TestAnnouncementRepairsStaleEntries and only it does: a conflict probe must

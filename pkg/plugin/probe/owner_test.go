@@ -234,7 +234,7 @@ func TestGroupsAreJoinedForTheWindow(t *testing.T) {
 		if n == 1 {
 			during <- members()
 		}
-		return [][]byte{advert(t, otherMAC, ours6)} // ends the window
+		return [][]byte{advert(t, ours6)} // ends the window
 	})
 	observer := far.listen("pb1", true)
 	defer observer.Close()

@@ -160,6 +160,10 @@ func TestWindowIsExact(t *testing.T) {
 				if (err == nil) != (c.code == 0) || err != nil && cnierr.CodeOf(err) != c.code {
 					t.Errorf("error %v, want code %d", err, c.code)
 				}
+				var e *cnierr.Error
+				if ourMACs := strings.HasSuffix(name, "with our MAC"); errors.As(err, &e) && ourMACs != strings.Contains(e.Hint, "equal MACs") {
+					t.Errorf("hint %q, want it to say that the MACs are equal: %v", e.Hint, ourMACs)
+				}
 				if took != c.took {
 					t.Errorf("took %s, want %s", took, c.took)
 				}
