@@ -22,7 +22,7 @@ import (
 	"github.com/roce-cni/roce-cni/pkg/base/cnierr"
 	"github.com/roce-cni/roce-cni/pkg/plugin/conf"
 	"github.com/roce-cni/roce-cni/pkg/plugin/plan"
-	"github.com/roce-cni/roce-cni/pkg/plugin/rdma"
+	"github.com/roce-cni/roce-cni/pkg/plugin/rdma/gidtable"
 	"github.com/roce-cni/roce-cni/pkg/tool/gids"
 	"github.com/roce-cni/roce-cni/pkg/tool/report"
 	"github.com/roce-cni/roce-cni/pkg/tool/usage"
@@ -121,7 +121,7 @@ func gidRow(g gids.Table, e gids.Entry) []any {
 	if e.IPv4.IsValid() {
 		ipv4 = e.IPv4.String()
 	}
-	kind := strings.NewReplacer(rdma.RoCEv2, "v2", rdma.RoCEv1, "v1").Replace(e.Type)
+	kind := strings.NewReplacer(gidtable.RoCEv2, "v2", gidtable.RoCEv1, "v1").Replace(e.Type)
 	return []any{g.Device, g.Port, e.Index, e.GID, ipv4, kind, strings.Join(pods, ","), strings.Join(links, ",")}
 }
 
@@ -150,7 +150,7 @@ func gidSummary(g gids.Table) string {
 		out += fmt.Sprintf("# %s: the driver shows each network namespace only its own entries: those of namespaces without a pod on record are not counted\n", name)
 	}
 	for _, a := range slices.SortedFunc(maps.Keys(g.Twice), netip.Addr.Compare) {
-		out += fmt.Sprintf("# %s: %s appears %d times, at %s\n", name, a, len(g.Twice[a]), rdma.Numbers(g.Twice[a]))
+		out += fmt.Sprintf("# %s: %s appears %d times, at %s\n", name, a, len(g.Twice[a]), gidtable.Numbers(g.Twice[a]))
 	}
 	return out
 }
@@ -158,8 +158,8 @@ func gidSummary(g gids.Table) string {
 // room says how many more pods the free entries are enough for.
 func room(g gids.Table) string {
 	width := 1
-	if slices.ContainsFunc(g.Entries, func(e gids.Entry) bool { return e.Type == rdma.RoCEv1 }) {
+	if slices.ContainsFunc(g.Entries, func(e gids.Entry) bool { return e.Type == gidtable.RoCEv1 }) {
 		width = 2
 	}
-	return ": " + rdma.Room(g.Size-len(g.Entries), width)
+	return ": " + gidtable.Room(g.Size-len(g.Entries), width)
 }

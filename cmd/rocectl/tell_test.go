@@ -15,7 +15,7 @@ import (
 	"github.com/roce-cni/roce-cni/cmd/internal/cli"
 	"github.com/roce-cni/roce-cni/pkg/base/cnierr"
 	"github.com/roce-cni/roce-cni/pkg/plugin/conf"
-	"github.com/roce-cni/roce-cni/pkg/plugin/rdma"
+	"github.com/roce-cni/roce-cni/pkg/plugin/rdma/gidtable"
 	"github.com/roce-cni/roce-cni/pkg/tool/gids"
 )
 
@@ -27,10 +27,10 @@ func TestTablesArePrintedWithTheirOwners(t *testing.T) {
 	const linkLocal, mapped = "fe80:0000:0000:0000:5054:00ff:fe00:0a01", "0000:0000:0000:0000:0000:ffff:ac10:0005"
 	tables := []gids.Table{
 		{Device: "mlx5_0", Port: 1, Netdev: "ens1f0", Size: 256, Twice: map[netip.Addr][]int{addr: {3, 7}}, Entries: []gids.Entry{
-			{Index: 0, GID: linkLocal, Type: rdma.RoCEv1, Netdev: "ens1f0", Owners: []gids.Owner{{Link: "ens1f0"}}},
-			{Index: 1, GID: linkLocal, Type: rdma.RoCEv2, Netdev: "ens1f0", Owners: []gids.Owner{{Link: "ens1f0"}}},
-			{Index: 3, GID: mapped, IPv4: addr, Type: rdma.RoCEv2, Netdev: "net1", Owners: []gids.Owner{pod, bare}},
-			{Index: 7, GID: mapped, IPv4: addr, Type: rdma.RoCEv2, Netdev: "eth1"},
+			{Index: 0, GID: linkLocal, Type: gidtable.RoCEv1, Netdev: "ens1f0", Owners: []gids.Owner{{Link: "ens1f0"}}},
+			{Index: 1, GID: linkLocal, Type: gidtable.RoCEv2, Netdev: "ens1f0", Owners: []gids.Owner{{Link: "ens1f0"}}},
+			{Index: 3, GID: mapped, IPv4: addr, Type: gidtable.RoCEv2, Netdev: "net1", Owners: []gids.Owner{pod, bare}},
+			{Index: 7, GID: mapped, IPv4: addr, Type: gidtable.RoCEv2, Netdev: "eth1"},
 		}},
 		{Device: "mlx5_1", Port: 1, Netdev: "ens2f0", Size: 256, Hidden: true},
 		{Device: "mlx5_2", Port: 1, Holder: &pod, Size: 1, Entries: []gids.Entry{{Index: 0, GID: linkLocal}}},

@@ -16,7 +16,7 @@ import (
 
 	"github.com/roce-cni/roce-cni/pkg/hwtest/uverbs"
 	"github.com/roce-cni/roce-cni/pkg/plugin/kernel/rtnl"
-	"github.com/roce-cni/roce-cni/pkg/plugin/rdma"
+	"github.com/roce-cni/roce-cni/pkg/plugin/rdma/gidtable"
 	"github.com/roce-cni/roce-cni/pkg/tool/nic"
 	"github.com/roce-cni/roce-cni/pkg/tool/report"
 )
@@ -251,7 +251,7 @@ func (p *pod) times(ctx context.Context, v view) report.Finding {
 		return unread(of, err)
 	}
 	each := 1 // event for an address
-	if slices.ContainsFunc(table, func(e uverbs.Entry) bool { return e.Type == rdma.RoCEv1 }) {
+	if slices.ContainsFunc(table, func(e uverbs.Entry) bool { return e.Type == gidtable.RoCEv1 }) {
 		each = 2
 	}
 	if _, err := w.rest(); err != nil { // of what came before

@@ -147,7 +147,7 @@ func (p *pod) views(v view) []report.Finding {
 		return []report.Finding{cannotTell(of, err.Error(), "the namespace of the pod")}
 	}
 	defer end()
-	var seen [2][]rdma.Entry
+	var seen [2][]gidtable.Entry
 	for _, reader := range []rdma.Side{rdma.Host, rdma.Pod} {
 		if seen[reader], _, err = s.Table(v.side(), reader, p.ports[0].Device.Name, p.ports[0].Number); err != nil {
 			return []report.Finding{cannotTell(of, err.Error(), "the GID table")}

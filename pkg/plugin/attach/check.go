@@ -24,8 +24,7 @@ import (
 // what other programs have set: the MTU and the settings of the interface, and its MAC
 // unless that differs from the MAC that the runtime knows.
 func (n Node) Check(ctx context.Context, req conf.Request) error {
-	at := req.Attachment
-	return n.standing(ctx, at, req.Netns, func(pod *pod, rec record.Record) error {
+	return n.standing(ctx, req.Attachment, req.Netns, func(pod *pod, rec record.Record) error {
 		damage := examine(ctx, pod, rec.Plan, req.MACs).damage
 		return errors.Join(append(damage, n.Addresses.Check(ctx, req, rec))...)
 	})
@@ -187,12 +186,17 @@ func (n Node) Status(ctx context.Context, req conf.Request) error {
 	if err != nil {
 		return cnierr.Unavailable(err)
 	}
+	r := n.Machine.RDMA("", nil)
+	defer r.Close()
 	for i, one := range req.Rails {
 		if errors.Is(rails[i].Fault, rdma.ErrNoDevice) && n.heldByPod(plan.Link{}, one.Parent.RDMA) != nil {
 			return nil // a pod has it
 		}
-		if rails[i].Fault == nil {
-			rails[i].Fault = n.statusRDMA(ctx, req, one, rails[i].Parent)
+		if rails[i].Fault != nil {
+			continue
+		}
+		if _, err := n.device(ctx, r, req, one, rails[i].Parent); cnierr.CodeOf(err) != cnierr.RDMAHeld { // as above
+			rails[i].Fault = err
 		}
 	}
 	if req.Status.Rails == conf.AnyRail {

@@ -16,6 +16,7 @@ import (
 	"github.com/roce-cni/roce-cni/pkg/base/netns"
 	"github.com/roce-cni/roce-cni/pkg/plugin/conf"
 	"github.com/roce-cni/roce-cni/pkg/plugin/kernel"
+	"github.com/roce-cni/roce-cni/pkg/plugin/lease"
 	"github.com/roce-cni/roce-cni/pkg/plugin/plan"
 	"github.com/roce-cni/roce-cni/pkg/plugin/record"
 )
@@ -47,9 +48,7 @@ func (n Node) Del(ctx context.Context, d conf.Del) error {
 	default:
 		return err
 	}
-	return n.remove(ctx, unrecorded(d), d.Netns, func(ctx context.Context, rec record.Record) error {
-		return n.Addresses.ReleaseUnfinished(ctx, rec)
-	})
+	return n.remove(ctx, unrecorded(d), d.Netns, n.Addresses.ReleaseUnfinished)
 }
 
 // unrecorded returns the record that is missing, as far as DEL's input tells it.
@@ -102,8 +101,7 @@ func (n Node) logUsers(ctx context.Context, rec record.Record) {
 
 // sharesDevice says whether an operation is about an RDMA device in the host's namespace.
 func sharesDevice(op plan.Op) bool {
-	_, port := op.Kind.(plan.Port)
-	return port && op.Place == plan.Host
+	return is[plan.Port](op) && op.Place == plan.Host
 }
 
 // carriers returns what is left to undo of links that roce made, when their own
@@ -138,7 +136,7 @@ func (n Node) carriers(rec record.Record) plan.Ops {
 // to undo after. No address is released while it is on a link, and dhcp releases its
 // lease through the interface.
 func (n Node) teardown(rec record.Record) (before, after plan.Ops) {
-	if n.Addresses.LinkFirst(rec.IPAM) {
+	if lease.Is(rec.IPAM) {
 		return rec.Plan.Ops.OnLinks(), rec.Plan.Ops.Links()
 	}
 	return rec.Plan.Ops.Teardown(), nil

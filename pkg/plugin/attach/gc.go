@@ -7,6 +7,7 @@ import (
 	"context"
 	"errors"
 	"slices"
+	"time"
 
 	"github.com/roce-cni/roce-cni/pkg/base/cnierr"
 	"github.com/roce-cni/roce-cni/pkg/base/netns"
@@ -30,21 +31,21 @@ func (n Node) GC(ctx context.Context, gc conf.GC) error {
 		if slices.Contains(gc.Valid, k) {
 			continue
 		}
-		errs = append(errs, n.collect(ctx, gc, k, func(rec record.Record) bool { return rec.Saved < began }))
+		errs = append(errs, n.collect(ctx, gc, k, began))
 	}
 	errs = append(errs, n.Records.Sweep(ctx), n.Addresses.GC(ctx, gc))
 	return errors.Join(errs...)
 }
 
-// collect removes one attachment if its record names the network and stale returns
-// true for it. Without a record, it removes the leases of the attachment, and a
-// record that is only partly written.
+// collect removes one attachment if its record names the network and was saved before a
+// time. Without a record, it removes the leases of the attachment, and a record that is
+// only partly written.
 //
 // It reads the record before it waits for the lock: the ADD of another network may take
-// a minute. A record that names another network, or is not stale, never becomes one that
-// collect removes, because each later write makes it newer.
-func (n Node) collect(ctx context.Context, gc conf.GC, k conf.Attachment, stale func(record.Record) bool) error {
-	if rec, err := n.Records.Load(k); err == nil && (rec.Network != gc.Network || !stale(rec)) {
+// a minute. A record that stays then stays later too, because each write makes it newer.
+func (n Node) collect(ctx context.Context, gc conf.GC, k conf.Attachment, before time.Duration) error {
+	stays := func(rec record.Record) bool { return rec.Network != gc.Network || rec.Saved >= before }
+	if rec, err := n.Records.Load(k); err == nil && stays(rec) {
 		return nil
 	}
 	unlock, err := n.Records.Lock(ctx, k.ContainerID)
@@ -62,7 +63,7 @@ func (n Node) collect(ctx context.Context, gc conf.GC, k conf.Attachment, stale 
 		return n.Records.Delete(k) // what an ADD left that was killed while it wrote
 	case err != nil:
 		return err
-	case rec.Network != gc.Network || !stale(rec):
+	case stays(rec):
 		return nil
 	}
 	return n.remove(ctx, rec, "", n.Addresses.Release)

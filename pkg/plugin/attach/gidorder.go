@@ -185,12 +185,7 @@ func (n Node) removeFillers(ctx context.Context) error {
 	return n.Machine.RemoveNetns(n.Fillers)
 }
 
-func needsFillers(rec record.Record) bool {
-	for range plan.All[plan.Align](rec.Plan.Ops) {
-		return true
-	}
-	return false
-}
+func needsFillers(rec record.Record) bool { return slices.ContainsFunc(rec.Plan.Ops, is[plan.Align]) }
 
 // clearFillers removes the fillers of a port that was made again: one may be at the index of
 // a pod. The next attachments make the indexes equal again.

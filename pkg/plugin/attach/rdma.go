@@ -53,7 +53,9 @@ func (n Node) heldByPod(parent plan.Link, selected string) error {
 	if owner.ContainerID == "" {
 		return nil
 	}
-	return heldBy(has, owner)
+	return cnierr.New(cnierr.RDMAHeld, "move RDMA device", has.Device.Name,
+		"delete the pod that has it (in exclusive mode, each RDMA device serves one interface of one pod), or use the shared mode: rdma system set netns shared, which works only while no other network namespace exists",
+		"%s has it, for its interface %q", who(owner), owner.IfName)
 }
 
 // moves returns each recorded move of an RDMA device. It skips a record that cannot be
@@ -78,7 +80,7 @@ func (n Node) moves() iter.Seq2[record.Record, plan.Move] {
 // its namespace ends. So the next pod may have the device before the DEL of the last
 // pod.
 func (n Node) withoutMoved(rec record.Record) plan.Ops {
-	if !slices.ContainsFunc(rec.Plan.Ops, isMove) {
+	if !slices.ContainsFunc(rec.Plan.Ops, is[plan.Move]) {
 		return rec.Plan.Ops
 	}
 	lost := map[plan.RDMADevice]bool{}
@@ -93,7 +95,8 @@ func (n Node) withoutMoved(rec record.Record) plan.Ops {
 	})
 }
 
-func isMove(op plan.Op) bool { _, ok := op.Kind.(plan.Move); return ok }
+// is says whether an operation is of a kind.
+func is[K plan.Kind](op plan.Op) bool { _, ok := op.Kind.(K); return ok }
 
 // identity returns the part of a device that stays the same. A rename in a pod does
 // not change it, because a record has the host's name. A driver that makes the device
@@ -102,34 +105,12 @@ func identity(m plan.Move) plan.RDMADevice {
 	return plan.RDMADevice{Name: m.Device.Name, GUID: m.Device.GUID, PCI: m.Device.PCI, Auxiliary: m.Device.Auxiliary}
 }
 
-func heldBy(m plan.Move, rec record.Record) error {
-	return cnierr.New(cnierr.RDMAHeld, "move RDMA device", m.Device.Name,
-		"delete the pod that has it (in exclusive mode, each RDMA device serves one interface of one pod), or use the shared mode: rdma system set netns shared, which works only while no other network namespace exists",
-		"%s has it, for its interface %q", who(rec), rec.IfName)
-}
-
 // who names the pod of a record, or its container if the record has no pod.
 func who(rec record.Record) string {
-	return cmp.Or(podText(rec.Pod), fmt.Sprintf("container %q", rec.ContainerID))
-}
-
-func podText(p conf.Pod) string {
-	if p.Name == "" {
-		return ""
+	if rec.Pod.Name == "" {
+		return fmt.Sprintf("container %q", rec.ContainerID)
 	}
-	return fmt.Sprintf("pod %q", p.String())
-}
-
-// statusRDMA says why the node cannot serve the request's RDMA mode. A device that
-// another pod has is no error here. A mode that contradicts the node's is one.
-func (n Node) statusRDMA(ctx context.Context, req conf.Request, rail conf.Rail, parent plan.Link) error {
-	r := n.Machine.RDMA("", nil)
-	defer r.Close()
-	_, err := n.device(ctx, r, req, rail, parent)
-	if cnierr.CodeOf(err) == cnierr.RDMAHeld {
-		return nil
-	}
-	return err
+	return fmt.Sprintf("pod %q", rec.Pod.String())
 }
 
 // statusMode returns an error if the request names a mode and the node has the other

@@ -49,7 +49,7 @@ func (n Node) Repair(ctx context.Context, at conf.Attachment) (plan.Ops, error) 
 	var done plan.Ops
 	err := n.standing(ctx, at, "", func(pod *pod, rec record.Record) (err error) {
 		ops, refused := n.lost(ctx, pod, rec)
-		if slices.ContainsFunc(ops, isAlign) {
+		if slices.ContainsFunc(ops, is[plan.Align]) {
 			release, err := n.Records.LockGIDs(ctx)
 			if err != nil {
 				return err
@@ -271,7 +271,7 @@ func makeable(ctx context.Context, pod *pod, link conf.Request, finding error) e
 // withProbe inserts the recorded conflict probe before the first lost address. It asks
 // only for the lost addresses.
 func withProbe(recorded, lost plan.Ops) plan.Ops {
-	first := slices.IndexFunc(lost, isAddress)
+	first := slices.IndexFunc(lost, is[plan.Address])
 	if first < 0 {
 		return lost
 	}
@@ -318,15 +318,11 @@ func withAlignment(recorded, lost plan.Ops) plan.Ops {
 		return lost
 	}
 	behind := len(lost)
-	for !isAddress(lost[behind-1]) {
+	for !is[plan.Address](lost[behind-1]) {
 		behind--
 	}
 	return slices.Insert(slices.Clone(lost), behind, plan.InPod(plan.Align{Index: conf.AnyIndex, Rails: rails})...)
 }
-
-func isAddress(op plan.Op) bool { _, ok := op.Kind.(plan.Address); return ok }
-
-func isAlign(op plan.Op) bool { _, ok := op.Kind.(plan.Align); return ok }
 
 // lostRail returns the lost addresses of an interface, in the order of their
 // indexes: the kernel gives each the lowest index that is free.
@@ -373,8 +369,8 @@ func (n Node) Remade(ctx context.Context) []Remade {
 		}
 		_ = n.standing(ctx, rec.Attachment, "", func(pod *pod, rec record.Record) error {
 			for _, op := range rec.Plan.Ops {
-				g, is := op.Kind.(plan.GID)
-				if !is || !pod.remade[g.Device] {
+				g, ok := op.Kind.(plan.GID)
+				if !ok || !pod.remade[g.Device] {
 					continue
 				}
 				i := slices.IndexFunc(all, func(r Remade) bool { return samePort(r.Device, g.Device) })
@@ -486,9 +482,9 @@ func (n Node) soon(ctx context.Context, at conf.Attachment, fn func(context.Cont
 // addressesOn returns the operations that set the addresses with entries on a port.
 func addressesOn(ops plan.Ops, d plan.RDMADevice) plan.Ops {
 	return slices.DeleteFunc(slices.Clone(ops), func(op plan.Op) bool {
-		a, is := op.Kind.(plan.Address)
+		a, ok := op.Kind.(plan.Address)
 		for g := range plan.All[plan.GID](ops) {
-			if is && samePort(g.Device, d) && slices.ContainsFunc(g.Targets, func(t plan.GIDTarget) bool { return t.Link == a.Link && t.Addr == a.Prefix.Addr() }) {
+			if ok && samePort(g.Device, d) && slices.ContainsFunc(g.Targets, func(t plan.GIDTarget) bool { return t.Link == a.Link && t.Addr == a.Prefix.Addr() }) {
 				return false
 			}
 		}

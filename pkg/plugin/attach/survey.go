@@ -25,7 +25,7 @@ func (n Node) survey(ctx context.Context, pod *pod, req conf.Request) (conf.Requ
 	if err != nil {
 		return req, nil, err
 	}
-	if err := n.Addresses.Installed(req.IPAM.Type); err != nil {
+	if err := n.Addresses.Plugins.Installed(req.IPAM.Type); err != nil {
 		return req, nil, err
 	}
 	rails, err := pod.Facts(ctx, req)
@@ -34,8 +34,10 @@ func (n Node) survey(ctx context.Context, pod *pod, req conf.Request) (conf.Requ
 	}
 	for i, one := range req.Rails {
 		r := &rails[i]
+		if errors.Is(r.Fault, rdma.ErrNoDevice) { // an RDMA device selects the parent
+			r.Fault = cmp.Or(n.heldByPod(plan.Link{}, one.Parent.RDMA), r.Fault)
+		}
 		if r.Fault != nil {
-			r.Fault = n.whoHas(one, r.Fault)
 			continue
 		}
 		if err := cmp.Or(free(one, r.Facts), n.mayCarry(r.Facts)); err != nil {
@@ -169,15 +171,6 @@ func distinct(req conf.Request, rails []plan.Rail) error {
 // index.
 func onePort(a, b *plan.RDMA) bool {
 	return a != nil && b != nil && a.Device.Name == b.Device.Name && samePort(a.Device, b.Device)
-}
-
-// whoHas returns the fault about a parent. If an RDMA device selects the parent and a
-// pod has that device, the fault names the pod.
-func (n Node) whoHas(rail conf.Rail, fault error) error {
-	if !errors.Is(fault, rdma.ErrNoDevice) {
-		return fault
-	}
-	return cmp.Or(n.heldByPod(plan.Link{}, rail.Parent.RDMA), fault)
 }
 
 // free refuses the name of a link in the pod that we did not make.

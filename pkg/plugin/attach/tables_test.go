@@ -14,6 +14,7 @@ import (
 	"github.com/roce-cni/roce-cni/pkg/plugin/conf"
 	"github.com/roce-cni/roce-cni/pkg/plugin/plan"
 	"github.com/roce-cni/roce-cni/pkg/plugin/rdma"
+	"github.com/roce-cni/roce-cni/pkg/plugin/rdma/gidtable"
 )
 
 // gidTables are the GID tables of all NICs of a node. They have an entry for each
@@ -60,7 +61,7 @@ func (t *gidTable) set(of holder, gid netip.Addr) {
 	if slices.ContainsFunc(t.entries, func(e gidEntry) bool { return e.of == of && e.gid == gid }) {
 		return
 	}
-	for _, kind := range []string{rdma.RoCEv1, rdma.RoCEv2}[2-t.each:] {
+	for _, kind := range []string{gidtable.RoCEv1, gidtable.RoCEv2}[2-t.each:] {
 		if i := slices.Index(t.entries, gidEntry{}); i >= 0 {
 			t.entries[i] = gidEntry{of, gid, kind}
 		}
@@ -77,19 +78,19 @@ func (t *gidTable) unset(is func(gidEntry) bool) {
 
 // index returns where the RoCE v2 entry of an address is, -1 if there is none.
 func (t *gidTable) index(gid netip.Addr) int {
-	return slices.IndexFunc(t.entries, func(e gidEntry) bool { return e.gid == gid && e.kind == rdma.RoCEv2 })
+	return slices.IndexFunc(t.entries, func(e gidEntry) bool { return e.gid == gid && e.kind == gidtable.RoCEv2 })
 }
 
 // indexOf is index for the entry of one interface.
 func (t *gidTable) indexOf(of holder, gid netip.Addr) int {
-	return slices.IndexFunc(t.entries, func(e gidEntry) bool { return e.of == of && e.gid == gid && e.kind == rdma.RoCEv2 })
+	return slices.IndexFunc(t.entries, func(e gidEntry) bool { return e.of == of && e.gid == gid && e.kind == gidtable.RoCEv2 })
 }
 
 // LookBefore implements attach.RDMA. The fake knows the namespaces of the entries.
 func (h handle) LookBefore(plan.Ops, plan.Ops) error { return nil }
 
 // Has implements attach.RDMA.
-func (h handle) Has(link conf.LinkName, e rdma.Entry) bool {
+func (h handle) Has(link conf.LinkName, e gidtable.Entry) bool {
 	h.tables.mu.Lock()
 	defer h.tables.mu.Unlock()
 	of := holder{h.netns, link}
@@ -174,16 +175,16 @@ func (h handle) Place(_ context.Context, r plan.AlignRail, set, unset []netip.Ad
 // HasPlace implements attach.RDMA.
 func (h handle) HasPlace(d plan.RDMADevice) error {
 	entries, size, err := h.Before(rdma.Host, d, math.MaxInt)
-	if err != nil || size-len(entries) >= rdma.Width(entries) {
+	if err != nil || size-len(entries) >= gidtable.Width(entries) {
 		return nil
 	}
 	return cnierr.New(cnierr.NoGID, "use RDMA device", d.Name, "", "its GID table is full")
 }
 
 // Before implements attach.RDMA.
-func (h handle) Before(reader rdma.Side, d plan.RDMADevice, limit int) ([]rdma.Entry, int, error) {
+func (h handle) Before(reader rdma.Side, d plan.RDMADevice, limit int) ([]gidtable.Entry, int, error) {
 	if h.tables == nil {
-		return nil, 0, rdma.ErrNoTable
+		return nil, 0, gidtable.ErrNone
 	}
 	h.tables.mu.Lock()
 	defer h.tables.mu.Unlock()
@@ -193,10 +194,10 @@ func (h handle) Before(reader rdma.Side, d plan.RDMADevice, limit int) ([]rdma.E
 	}
 	all := h.tables.of(d).entries
 	all = all[:min(limit, len(all))]
-	var out []rdma.Entry
+	var out []gidtable.Entry
 	for i, e := range all {
 		if e.gid.IsValid() && (!h.tables.hides || e.of.netns == netns) {
-			out = append(out, rdma.Entry{Index: i, GID: e.gid, Type: e.kind, Netdev: string(e.of.link)})
+			out = append(out, gidtable.Entry{Index: i, GID: e.gid, Type: e.kind, Netdev: string(e.of.link)})
 		}
 	}
 	return out, len(all), nil

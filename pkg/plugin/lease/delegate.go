@@ -43,10 +43,6 @@ type Plugins struct {
 
 const pluginHint = "see that plugin's documentation and its configuration in ipam"
 
-// LinkFirst implements source: some plugins, such as dhcp, ask through the
-// interface.
-func (Plugins) LinkFirst() bool { return true }
-
 // Acquire implements source. Such a plugin gives addresses to one interface.
 func (d Plugins) Acquire(ctx context.Context, req conf.Request, rails []plan.Rail) ([]plan.Rail, error) {
 	const op = "lease addresses from IPAM plugin"
@@ -126,7 +122,9 @@ func (d Plugins) Installed(ipamType string) error {
 	return err
 }
 
-// Is says whether addresses of an ipam.type come from another plugin.
+// Is says whether addresses of an ipam.type come from another plugin. The interface must
+// then be there, up, before Acquire and until after Release, because roce cannot know which
+// plugins need it, as dhcp does.
 func Is(ipamType string) bool { return ipamType != "" && ipamType != conf.PoolType }
 
 // call is one call of a plugin. GC and STATUS have no attachment.

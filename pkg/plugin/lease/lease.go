@@ -57,10 +57,6 @@ type Allocator struct {
 
 // source leases the addresses of one kind of ipam.type.
 type source interface {
-	// LinkFirst says that the interface must be there, up, before Acquire and until
-	// after Release. It does for every other IPAM plugin: roce cannot know which of
-	// them need the interface, as dhcp does.
-	LinkFirst() bool
 	// Acquire returns the rails with the addresses of each. It is idempotent: the
 	// same attachment gets the same addresses until they are released or rejected.
 	Acquire(ctx context.Context, req conf.Request, rails []plan.Rail) ([]plan.Rail, error)
@@ -85,15 +81,7 @@ func (a Allocator) source(ipamType string) source {
 	return a.Plugins
 }
 
-func (a Allocator) pools() pools { return pools{a.Book, a.Program, a.RefuseQuarantined} }
-
-// Installed returns an error if ipam.type names a plugin that is not installed.
-func (a Allocator) Installed(ipamType string) error { return a.Plugins.Installed(ipamType) }
-
-// LinkFirst says that the source of an ipam.type may lease and release addresses
-// through the interface. The interface must then exist and be up before and during
-// each lease and release.
-func (a Allocator) LinkFirst(ipamType string) bool { return a.source(ipamType).LinkFirst() }
+func (a Allocator) pools() pools { return pools(a) }
 
 // Claim is what one attachment asks for. It is not for concurrent use.
 type Claim struct {
@@ -142,7 +130,7 @@ func (a Allocator) notOfRailPool(p conf.IPAM) error {
 func (c *Claim) Rails() []plan.Rail { return c.rails }
 
 // LinkFirst says that the interface must be there, up, before Acquire.
-func (c *Claim) LinkFirst() bool { return c.source.LinkFirst() }
+func (c *Claim) LinkFirst() bool { return Is(c.req.IPAM.Type) }
 
 // Acquire returns the rails with the addresses of each. It is idempotent: the same
 // attachment gets the same addresses until they are released or rejected. After an
@@ -336,9 +324,6 @@ func asCalled(rec record.Record, d conf.Del) record.Record {
 // previous leases nothing. It is for attachments without address, and for those with
 // the addresses of the plugins before roce.
 type previous struct{}
-
-// LinkFirst implements source.
-func (previous) LinkFirst() bool { return false }
 
 // Acquire implements source.
 func (previous) Acquire(_ context.Context, req conf.Request, rails []plan.Rail) ([]plan.Rail, error) {

@@ -290,7 +290,7 @@ func TestCheckSaysWhatIsNotLeasedAnyMore(t *testing.T) {
 func TestAPluginThatIsNotInstalledHasNoLease(t *testing.T) {
 	t.Parallel()
 	n := newNode(t, source{config: `"master": "ens1", "ipam": {"type": "nosuch"}`})
-	if err := n.allocator().Installed("nosuch"); cnierr.CodeOf(err) != cnierr.BadConfig {
+	if err := n.allocator().Plugins.Installed("nosuch"); cnierr.CodeOf(err) != cnierr.BadConfig {
 		t.Errorf("Installed: %v", err)
 	}
 	if err := n.allocator().ReleaseUnfinished(t.Context(), n.record("pod-0")); err != nil {

@@ -19,20 +19,13 @@ import (
 	"github.com/roce-cni/roce-cni/pkg/plugin/record"
 )
 
-// pools leases from the node's own address pools. Its fields are the Allocator's.
-type pools struct {
-	Book              *ipam.Book
-	Program           string
-	RefuseQuarantined bool
-}
+// pools leases from the node's own address pools.
+type pools Allocator
 
 // key returns the key under which the program holds the leases of an attachment.
 func (p pools) key(network string, at conf.Attachment) ipam.Key {
 	return ipam.Key{ContainerID: string(at.ContainerID), IfName: string(at.IfName), Network: network, Program: p.Program}
 }
-
-// LinkFirst implements source.
-func (pools) LinkFirst() bool { return false }
 
 // Acquire implements source.
 func (p pools) Acquire(ctx context.Context, req conf.Request, rails []plan.Rail) ([]plan.Rail, error) {

@@ -18,6 +18,7 @@ import (
 	"github.com/roce-cni/roce-cni/pkg/base/cnierr"
 	"github.com/roce-cni/roce-cni/pkg/plugin/conf"
 	"github.com/roce-cni/roce-cni/pkg/plugin/plan"
+	"github.com/roce-cni/roce-cni/pkg/plugin/rdma/gidtable"
 )
 
 // setting returns the operation that sets an address of a pod.
@@ -127,7 +128,7 @@ func TestPlaceWaitsForItsOwnEntriesToGo(t *testing.T) {
 	if err != nil || at[addrs("169.254.77.0")[0]] != 1 {
 		t.Errorf("got %v, %v, want 1", at, err)
 	}
-	if own := (Entry{Index: 1, GID: addrs(addr)[0], Netdev: "net1"}); !s.Has("net1", own) || s.Has("net1", Entry{GID: own.GID, Netdev: "net1"}) || s.Has("eth7", own) {
+	if own := (gidtable.Entry{Index: 1, GID: addrs(addr)[0], Netdev: "net1"}); !s.Has("net1", own) || s.Has("net1", gidtable.Entry{GID: own.GID, Netdev: "net1"}) || s.Has("eth7", own) {
 		t.Error("Has does not know the entries apart")
 	}
 }
@@ -210,7 +211,7 @@ func TestASecondInterfaceOfAPodIsFoundBehindHiddenEntries(t *testing.T) {
 	t.Parallel()
 	const addr = "172.16.0.11"
 	places := make([]string, 60)
-	places[1] = entry("172.16.0.10", RoCEv2, "net0")
+	places[1] = entry("172.16.0.10", gidtable.RoCEv2, "net0")
 	sys := sysfs("mlx5_0", places...)
 	s := New(Config{Enter: here, Sys: sys, Log: slog.New(slog.DiscardHandler)})
 	op := wait(addr)

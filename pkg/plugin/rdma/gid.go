@@ -86,7 +86,7 @@ func (g gid) warn(before gidtable.Before) {
 
 // others returns where a table has entries of other interfaces for addresses that are not
 // in found, for a sentence.
-func (g gid) others(table []Entry, found map[netip.Addr]int) string {
+func (g gid) others(table []gidtable.Entry, found map[netip.Addr]int) string {
 	var out []string
 	for _, t := range g.op.Targets {
 		var places []int
@@ -149,9 +149,9 @@ func (g gid) missing(found map[netip.Addr]int) string {
 
 // views returns the table with the entries that the pod or the host sees. It also
 // returns whether there can be entries that neither of them sees.
-func (g gid) views() (entries []Entry, size int, hidden bool, err error) {
+func (g gid) views() (entries []gidtable.Entry, size int, hidden bool, err error) {
 	of := g.side
-	var views [2][]Entry
+	var views [2][]gidtable.Entry
 	for _, reader := range []Side{Host, Pod} {
 		views[reader], size, err = g.Table(of, reader, g.op.Device.Name, g.op.Device.Port)
 		if err != nil {
@@ -196,7 +196,7 @@ func (g gid) timeout(found map[netip.Addr]int) error {
 }
 
 // room says what would fit into a full table without the entries of this pod's addresses.
-func (g gid) room(entries []Entry, size int) string {
+func (g gid) room(entries []gidtable.Entry, size int) string {
 	free, width := size-len(entries), gidtable.Width(entries)
 	for _, e := range entries {
 		if slices.Contains(g.addrs(), e.GID) {
@@ -245,7 +245,7 @@ func (g gid) lost(ctx context.Context) error {
 		"the device has another name in the namespace of %s, %q", where, d.Name)
 }
 
-func (g gid) checkTarget(t plan.GIDTarget, have []Entry) error {
+func (g gid) checkTarget(t plan.GIDTarget, have []gidtable.Entry) error {
 	subject := t.Addr.String()
 	switch {
 	case len(have) == 0:
@@ -261,7 +261,7 @@ func (g gid) checkTarget(t plan.GIDTarget, have []Entry) error {
 }
 
 // twice returns the finding for an address with several entries.
-func (g gid) twice(t plan.GIDTarget, have []Entry) error {
+func (g gid) twice(t plan.GIDTarget, have []gidtable.Entry) error {
 	own := gidtable.Own(have, string(t.Link), t.Index)
 	which := "which is the pod's is not known"
 	if len(own) == 1 {
@@ -302,7 +302,7 @@ func (g gid) moved(addr netip.Addr, was, is int) error {
 		&MovedError{Port: portName(g.op.Device), Addr: addr, Was: was, Is: is})
 }
 
-func at(entries []Entry) string {
+func at(entries []gidtable.Entry) string {
 	var out []string
 	for _, e := range entries {
 		out = append(out, fmt.Sprintf("index %d of %s", e.Index, e.Netdev))

@@ -22,6 +22,7 @@ import (
 	"github.com/roce-cni/roce-cni/pkg/base/cnierr"
 	"github.com/roce-cni/roce-cni/pkg/plugin/conf"
 	"github.com/roce-cni/roce-cni/pkg/plugin/plan"
+	"github.com/roce-cni/roce-cni/pkg/plugin/rdma/gidtable"
 )
 
 // entry returns a place of a table as sysfs takes it.
@@ -287,9 +288,9 @@ func TestTableListsWhatIsInUse(t *testing.T) {
 	t.Parallel()
 	s := (&node{}).subsystem(t, sysfs("mlx5_0", v1("10.0.0.1"), "", v2("fd00::11"), ""))
 	got, size, err := s.Table(Host, Host, "mlx5_0", 1)
-	want := []Entry{
-		{Index: 0, GID: netip.MustParseAddr("10.0.0.1"), Type: RoCEv1, Netdev: "net1"},
-		{Index: 2, GID: netip.MustParseAddr("fd00::11"), Type: RoCEv2, Netdev: "net1"},
+	want := []gidtable.Entry{
+		{Index: 0, GID: netip.MustParseAddr("10.0.0.1"), Type: gidtable.RoCEv1, Netdev: "net1"},
+		{Index: 2, GID: netip.MustParseAddr("fd00::11"), Type: gidtable.RoCEv2, Netdev: "net1"},
 	}
 	if err != nil || size != 4 || fmt.Sprint(got) != fmt.Sprint(want) {
 		t.Errorf("got %v of %d, %v, want %v of 4", got, size, err, want)

@@ -313,7 +313,7 @@ const (
 // it any more. undo does not change a device that is there as it was.
 func (m move) undo(ctx context.Context) error {
 	if m.c.Enter == nil {
-		if back, err := m.await(ctx); !back || err != nil {
+		if err := m.await(ctx); err != nil {
 			return err
 		}
 	}
@@ -325,9 +325,9 @@ func (m move) undo(ctx context.Context) error {
 	return m.home(ctx)
 }
 
-// await waits until the kernel has brought the device back. It returns false if the
-// node has no such device any more. It does not hold the lock meanwhile.
-func (m move) await(ctx context.Context) (bool, error) {
+// await waits until the kernel has brought the device back, or returns nil if the node has
+// no such device any more. It does not hold the lock meanwhile.
+func (m move) await(ctx context.Context) error {
 	back, err := poll(ctx, returnTime, returnInterval, func() (bool, error) {
 		_, err := m.inHost(ctx)
 		if noDevice(err) {
@@ -337,11 +337,11 @@ func (m move) await(ctx context.Context) (bool, error) {
 	})
 	switch {
 	case err != nil:
-		return false, classify("wait for RDMA device", m.op.Device.Name, err)
+		return classify("wait for RDMA device", m.op.Device.Name, err)
 	case back || !m.exists(ctx):
-		return back, nil
+		return nil
 	}
-	return false, m.kept()
+	return m.kept()
 }
 
 // home moves the device back if the pod has it, and restores its name and settings.

@@ -19,7 +19,7 @@ import (
 // no fault: ADD waits for its entries.
 func (s *Subsystem) HasPlace(d plan.RDMADevice) error {
 	var full bool
-	var entries []Entry
+	var entries []gidtable.Entry
 	var size int
 	err := s.at(Host, func() (err error) {
 		t := gidtable.New(s.c.Sys, d.Name, d.Port)
@@ -28,7 +28,7 @@ func (s *Subsystem) HasPlace(d plan.RDMADevice) error {
 		}
 		return err
 	})
-	if err != nil || !full || size-len(entries) >= Width(entries) {
+	if err != nil || !full || size-len(entries) >= gidtable.Width(entries) {
 		return nil //nolint:nilerr // as it says above
 	}
 	return cnierr.New(cnierr.NoGID, "use RDMA device", d.Name, "start fewer pods on this NIC; rocectl gids shows who has the entries",
@@ -108,7 +108,7 @@ func (s *Subsystem) ofRail(link conf.LinkName) gidtable.Interface {
 
 // Has says whether an entry is that of an interface of the pod, as far as LookBefore and
 // the name of the interface tell.
-func (s *Subsystem) Has(link conf.LinkName, e Entry) bool { return s.of(link).Has(e) }
+func (s *Subsystem) Has(link conf.LinkName, e gidtable.Entry) bool { return s.of(link).Has(e) }
 
 // Place waits until the table of the device of a rail has a RoCE v2 entry of the rail's
 // interface for each address of set, and none for those of unset: see
@@ -144,7 +144,7 @@ func (s *Subsystem) Place(ctx context.Context, r plan.AlignRail, set, unset []ne
 
 // Before returns the entries with an index below limit that a reader in a namespace
 // sees: see gidtable.Table.Before. The device is in the host's namespace.
-func (s *Subsystem) Before(reader Side, d plan.RDMADevice, limit int) (entries []Entry, size int, err error) {
+func (s *Subsystem) Before(reader Side, d plan.RDMADevice, limit int) (entries []gidtable.Entry, size int, err error) {
 	err = s.at(reader, func() (err error) {
 		entries, size, err = gidtable.New(s.c.Sys, d.Name, d.Port).Before(limit)
 		return err

@@ -35,8 +35,8 @@ func TestTablesInFilesOfTheSystemAreReadAsThoseInMemory(t *testing.T) {
 	}
 	for _, device := range []string{"mlx5_1", "mlx5_2"} {
 		for _, sys := range []fs.FS{os.DirFS(dir), memory} {
-			if _, _, err := gidtable.New(sys, device, 1).Entries(); !errors.Is(err, ErrNoTable) {
-				t.Errorf("%s: got %v, want %v", device, err, ErrNoTable)
+			if _, _, err := gidtable.New(sys, device, 1).Entries(); !errors.Is(err, gidtable.ErrNone) {
+				t.Errorf("%s: got %v, want %v", device, err, gidtable.ErrNone)
 			}
 		}
 	}
@@ -66,7 +66,7 @@ func TestModelIsThatOfTheNamespace(t *testing.T) {
 	}
 }
 
-func texts(entries []Entry) (out []string) {
+func texts(entries []gidtable.Entry) (out []string) {
 	for _, e := range entries {
 		out = append(out, e.GID.String()+" "+e.Type+" "+e.Netdev)
 	}

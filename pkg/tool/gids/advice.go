@@ -11,7 +11,7 @@ import (
 
 	"github.com/roce-cni/roce-cni/pkg/base/cnierr"
 	"github.com/roce-cni/roce-cni/pkg/base/shell"
-	"github.com/roce-cni/roce-cni/pkg/plugin/rdma"
+	"github.com/roce-cni/roce-cni/pkg/plugin/rdma/gidtable"
 )
 
 // Variable is an environment variable.
@@ -120,7 +120,7 @@ func indexes(rails []Rail) string {
 // ncclChoice returns the GID index that NCCL chooses in a table when
 // NCCL_IB_GID_INDEX is -1 and NCCL_IB_ROCE_VERSION_NUM is 2 (ncclIbGetGidIndex).
 func ncclChoice(p Port, ipv6 bool, within netip.Prefix) int {
-	at := map[int]rdma.Entry{}
+	at := map[int]gidtable.Entry{}
 	for _, e := range p.Entries {
 		at[e.Index] = e
 	}
@@ -136,7 +136,7 @@ func ncclChoice(p Port, ipv6 bool, within netip.Prefix) int {
 // ncclPrefers says whether NCCL prefers the candidate to its current entry
 // (ncclUpdateGidIndex). An unused index is the zero Entry. For NCCL that is an IPv6
 // entry.
-func ncclPrefers(candidate, current rdma.Entry, ipv6 bool, within netip.Prefix) bool {
+func ncclPrefers(candidate, current gidtable.Entry, ipv6 bool, within netip.Prefix) bool {
 	if candidate.GID.Is4() == ipv6 || !within.Contains(candidate.GID) {
 		return false
 	}
@@ -146,11 +146,11 @@ func ncclPrefers(candidate, current rdma.Entry, ipv6 bool, within netip.Prefix) 
 	if !ncclValid(candidate) {
 		return false
 	}
-	return (current.Type != candidate.Type || !ncclValid(current)) && candidate.Type == rdma.RoCEv2
+	return (current.Type != candidate.Type || !ncclValid(current)) && candidate.Type == gidtable.RoCEv2
 }
 
 // ncclValid is validGid of NCCL.
-func ncclValid(e rdma.Entry) bool {
+func ncclValid(e gidtable.Entry) bool {
 	return e.GID.IsValid() && !(e.GID.Is6() && e.GID.IsLinkLocalUnicast())
 }
 
@@ -338,7 +338,7 @@ func all(netip.Addr) bool { return true }
 func ucxChoice(p Port, may func(netip.Addr) bool) int {
 	for _, ipv4 := range []bool{true, false} {
 		for _, e := range p.Entries {
-			if e.Type == rdma.RoCEv2 && e.GID.Is4() == ipv4 && may(e.GID) {
+			if e.Type == gidtable.RoCEv2 && e.GID.Is4() == ipv4 && may(e.GID) {
 				return e.Index
 			}
 		}

@@ -24,16 +24,17 @@ import (
 	"github.com/roce-cni/roce-cni/pkg/plugin/kernel/parent"
 	"github.com/roce-cni/roce-cni/pkg/plugin/rdma"
 	"github.com/roce-cni/roce-cni/pkg/plugin/rdma/discover"
+	"github.com/roce-cni/roce-cni/pkg/plugin/rdma/gidtable"
 	"github.com/roce-cni/roce-cni/pkg/plugin/rdma/nldev"
 )
 
 // Port is a port of an RDMA device with its GID table.
 type Port struct {
 	discover.Match
-	Entries []rdma.Entry
+	Entries []gidtable.Entry
 	Size    int // of the table
 	// Hidden says that the driver hides entries from readers in other namespaces. The
-	// table may then have more entries than are known: see rdma.Merge.
+	// table may then have more entries than are known: see gidtable.Merge.
 	Hidden bool
 	// Function is the PCI address of the device; "" for a device on no PCI function, such
 	// as Soft-RoCE. Virtual says that it is an SR-IOV virtual function.
@@ -70,7 +71,7 @@ func Ports(ctx context.Context, s *rdma.Subsystem, side, reader rdma.Side) ([]Po
 		p.Function, p.Virtual = s.Function(files, m.Device.Name)
 		p.Model = s.Model(files, m.Device.Name)
 		p.Entries, p.Size, err = s.Table(files, reader, m.Device.Name, m.Number)
-		if err != nil && !errors.Is(err, rdma.ErrNoTable) {
+		if err != nil && !errors.Is(err, gidtable.ErrNone) {
 			return nil, err
 		}
 		out = append(out, p)
@@ -203,7 +204,7 @@ func (r Rail) undecided() error {
 			texts(append([]Port{r.Port}, r.other...)), r.Link)
 	case len(r.doubt) > 0:
 		return cnierr.New(cnierr.NoGID, "find GID index of", r.Addr.String(), hint,
-			"it is in %s at %s, and the names of the interfaces do not tell which entry is that of %s: another interface on this node has the address too", r.Port, rdma.Numbers(r.doubt), r.Link)
+			"it is in %s at %s, and the names of the interfaces do not tell which entry is that of %s: another interface on this node has the address too", r.Port, gidtable.Numbers(r.doubt), r.Link)
 	}
 	return nil
 }
@@ -228,7 +229,7 @@ func cause(err error) error {
 func find(ports []Port, a Addr, all []Addr, h Hints) (Rail, bool) {
 	var found []Port
 	for _, p := range ports {
-		if len(p.places(a.Addr, rdma.RoCEv2)) > 0 {
+		if len(p.places(a.Addr, gidtable.RoCEv2)) > 0 {
 			found = append(found, p)
 		}
 	}
@@ -245,7 +246,7 @@ func find(ports []Port, a Addr, all []Addr, h Hints) (Rail, bool) {
 	if h.rank(best, a) != slave {
 		r.other = slices.DeleteFunc(slices.Clone(found), func(p Port) bool { return p.String() == best.String() || order(p, best) != 0 })
 	}
-	places := best.places(a.Addr, rdma.RoCEv2)
+	places := best.places(a.Addr, gidtable.RoCEv2)
 	own := best.own(places, a.Link, h.recorded(a))
 	r.Index = own[0]
 	if len(own) > 1 {
@@ -255,7 +256,7 @@ func find(ports []Port, a Addr, all []Addr, h Hints) (Rail, bool) {
 		r.Notes = append(r.Notes, fmt.Sprintf("%s has entries in %s: %s, %s", a.Addr, texts(found), best, h.reason(best, a, found)))
 	}
 	if len(places) > 1 {
-		r.Notes = append(r.Notes, fmt.Sprintf("%s is in %s at %s: another interface on this node has the address too", a.Addr, best, rdma.Numbers(places)))
+		r.Notes = append(r.Notes, fmt.Sprintf("%s is in %s at %s: another interface on this node has the address too", a.Addr, best, gidtable.Numbers(places)))
 	}
 	if best.State != 0 && best.State != nldev.Active {
 		r.Notes = append(r.Notes, fmt.Sprintf("%s is %s, not %s: check the NIC, its cable and the switch port", best, best.State, nldev.Active))
@@ -264,15 +265,15 @@ func find(ports []Port, a Addr, all []Addr, h Hints) (Rail, bool) {
 }
 
 // own returns the GID indexes that may be those of an interface, among all indexes of one
-// address and type: see rdma.Own.
+// address and type: see gidtable.Own.
 func (p Port) own(places []int, link conf.LinkName, was Recorded) []int {
-	entries := slices.DeleteFunc(slices.Clone(p.Entries), func(e rdma.Entry) bool { return !slices.Contains(places, e.Index) })
+	entries := slices.DeleteFunc(slices.Clone(p.Entries), func(e gidtable.Entry) bool { return !slices.Contains(places, e.Index) })
 	index := was.Place
 	if was.Device != p.Device.Name {
 		index = nil
 	}
 	var out []int
-	for _, e := range rdma.Own(entries, string(link), index) {
+	for _, e := range gidtable.Own(entries, string(link), index) {
 		out = append(out, e.Index)
 	}
 	return out
@@ -308,8 +309,8 @@ func (p Port) count(link conf.LinkName, all []Addr) int {
 
 // has says whether an entry of an address is of an interface with the name of the address's.
 func (p Port) has(a Addr) bool {
-	return slices.ContainsFunc(p.Entries, func(e rdma.Entry) bool {
-		return e.GID == a.Addr && e.Type == rdma.RoCEv2 && e.Netdev == string(a.Link)
+	return slices.ContainsFunc(p.Entries, func(e gidtable.Entry) bool {
+		return e.GID == a.Addr && e.Type == gidtable.RoCEv2 && e.Netdev == string(a.Link)
 	})
 }
 
@@ -349,8 +350,8 @@ func (h Hints) notFound(ports []Port, addrs []Addr) error {
 		}
 		asked = append(asked, a.Addr.String())
 		for _, p := range ports {
-			if places := p.places(a.Addr, rdma.RoCEv1); len(places) > 0 {
-				v1 = append(v1, fmt.Sprintf("%s in %s at %s", a.Addr, p, rdma.Numbers(places)))
+			if places := p.places(a.Addr, gidtable.RoCEv1); len(places) > 0 {
+				v1 = append(v1, fmt.Sprintf("%s in %s at %s", a.Addr, p, gidtable.Numbers(places)))
 			}
 		}
 	}
@@ -428,7 +429,7 @@ func (h Hints) leftOut(ports []Port, addrs []Addr) []string {
 
 // has says whether a port has a RoCE v2 entry of an address.
 func has(ports []Port, a netip.Addr) bool {
-	return slices.ContainsFunc(ports, func(p Port) bool { return len(p.places(a, rdma.RoCEv2)) > 0 })
+	return slices.ContainsFunc(ports, func(p Port) bool { return len(p.places(a, gidtable.RoCEv2)) > 0 })
 }
 
 // lost says why an address has no entry in the device in which ADD found one.

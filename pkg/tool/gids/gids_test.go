@@ -17,6 +17,7 @@ import (
 	"github.com/roce-cni/roce-cni/pkg/plugin/conf"
 	"github.com/roce-cni/roce-cni/pkg/plugin/rdma"
 	"github.com/roce-cni/roce-cni/pkg/plugin/rdma/discover"
+	"github.com/roce-cni/roce-cni/pkg/plugin/rdma/gidtable"
 	"github.com/roce-cni/roce-cni/pkg/plugin/rdma/nldev"
 )
 
@@ -29,11 +30,11 @@ func portOf(device, netdev string, gids ...string) Port {
 		if g == "" {
 			continue
 		}
-		kind := rdma.RoCEv2
+		kind := gidtable.RoCEv2
 		if rest, ok := strings.CutPrefix(g, "v1 "); ok {
-			g, kind = rest, rdma.RoCEv1
+			g, kind = rest, gidtable.RoCEv1
 		}
-		p.Entries = append(p.Entries, rdma.Entry{Index: i, GID: netip.MustParseAddr(g), Type: kind, Netdev: "net1"})
+		p.Entries = append(p.Entries, gidtable.Entry{Index: i, GID: netip.MustParseAddr(g), Type: kind, Netdev: "net1"})
 	}
 	return p
 }

@@ -21,6 +21,7 @@ import (
 	"github.com/roce-cni/roce-cni/pkg/plugin/kernel"
 	"github.com/roce-cni/roce-cni/pkg/plugin/plan"
 	"github.com/roce-cni/roce-cni/pkg/plugin/rdma"
+	"github.com/roce-cni/roce-cni/pkg/plugin/rdma/gidtable"
 	"github.com/roce-cni/roce-cni/pkg/plugin/record"
 )
 
@@ -229,7 +230,7 @@ func (n Node) views(ctx context.Context, host []Port) ([]podView, error) {
 func (n Node) lacksEntries(host []Port) bool {
 	for _, r := range n.Records {
 		for addr, found := range recorded(r) {
-			lacks := func(p Port) bool { return p.Device.Name == found.Device && len(p.places(addr.Addr, rdma.RoCEv2)) == 0 }
+			lacks := func(p Port) bool { return p.Device.Name == found.Device && len(p.places(addr.Addr, gidtable.RoCEv2)) == 0 }
 			if found.Place != nil && slices.ContainsFunc(host, lacks) {
 				return true
 			}
@@ -277,20 +278,20 @@ func (n Node) look(ctx context.Context, path string, id netns.ID, devices []plan
 }
 
 func (p Port) hasFillers() bool {
-	return slices.ContainsFunc(p.Entries, func(e rdma.Entry) bool { return plan.IsFiller(e.GID, e.Netdev) })
+	return slices.ContainsFunc(p.Entries, func(e gidtable.Entry) bool { return plan.IsFiller(e.GID, e.Netdev) })
 }
 
 // add adds the entries of a port of the namespace of that a reader sees.
 func (p *Port) add(s *rdma.Subsystem, of, reader rdma.Side) error {
 	entries, _, err := s.Table(of, reader, p.Device.Name, p.Number)
-	if errors.Is(err, rdma.ErrNoTable) {
+	if errors.Is(err, gidtable.ErrNone) {
 		return nil
 	}
 	if err != nil {
 		return err
 	}
 	before := len(p.Entries)
-	p.Entries, _ = rdma.Merge(p.Entries, entries)
+	p.Entries, _ = gidtable.Merge(p.Entries, entries)
 	p.Hidden = p.Hidden || len(p.Entries) > before
 	return nil
 }
@@ -484,7 +485,7 @@ func tables(ports []Port, holder *Owner, owners []Owner, strangers func() []Owne
 // have an entry of this address at another GID index. Several interfaces may have the
 // same address, such as link-local addresses of VLANs. Then the name of the interface
 // in its own namespace decides.
-func (p Port) ownersOf(e rdma.Entry, all []Owner) []Owner {
+func (p Port) ownersOf(e gidtable.Entry, all []Owner) []Owner {
 	out := []Owner{}
 	places := p.places(e.GID, e.Type)
 	for _, o := range all {
@@ -508,7 +509,7 @@ const gidTypes = 2
 // isDefault says whether an entry is the one that the port has for its MAC. This
 // entry does not depend on the addresses of the interface. The kernel reserves the
 // first entry of the table for it, one for each type (gid_table_reserve_default).
-func (p Port) isDefault(e rdma.Entry) bool {
+func (p Port) isDefault(e gidtable.Entry) bool {
 	return e.Index < gidTypes && e.GID.IsLinkLocalUnicast() && e.Netdev != "" && e.Netdev == string(p.Link)
 }
 

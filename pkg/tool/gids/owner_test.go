@@ -11,7 +11,7 @@ import (
 
 	"github.com/roce-cni/roce-cni/pkg/plugin/conf"
 	"github.com/roce-cni/roce-cni/pkg/plugin/plan"
-	"github.com/roce-cni/roce-cni/pkg/plugin/rdma"
+	"github.com/roce-cni/roce-cni/pkg/plugin/rdma/gidtable"
 	"github.com/roce-cni/roce-cni/pkg/plugin/record"
 )
 
@@ -22,53 +22,53 @@ func TestOwnersAreIdentifiedByAddressAndThenByInterface(t *testing.T) {
 	twin.ContainerID, twin.recorded = "c2", Recorded{Device: "mlx5_0", Place: place(1)}
 	host := Owner{Link: "r0", Addr: netip.MustParseAddr("fe80::1")}
 	vlan := Owner{Link: "r0.100", Addr: netip.MustParseAddr("fe80::1")}
-	entry := func(place int, addr netip.Addr, netdev string) rdma.Entry {
-		return rdma.Entry{Index: place, GID: addr, Type: rdma.RoCEv2, Netdev: netdev}
+	entry := func(place int, addr netip.Addr, netdev string) gidtable.Entry {
+		return gidtable.Entry{Index: place, GID: addr, Type: gidtable.RoCEv2, Netdev: netdev}
 	}
 	stranger, none := netip.MustParseAddr("172.16.0.9"), []Owner{}
 	for _, tc := range []struct {
 		name    string
-		entries []rdma.Entry
+		entries []gidtable.Entry
 		all     []Owner
 		want    [][]Owner // of each entry
 	}{
-		{"by address", []rdma.Entry{entry(2, pod.Addr, "net1")}, []Owner{host, pod}, [][]Owner{{pod}}},
-		{"renamed in the pod", []rdma.Entry{entry(2, pod.Addr, "x")}, []Owner{host, pod}, [][]Owner{{pod}}},
+		{"by address", []gidtable.Entry{entry(2, pod.Addr, "net1")}, []Owner{host, pod}, [][]Owner{{pod}}},
+		{"renamed in the pod", []gidtable.Entry{entry(2, pod.Addr, "x")}, []Owner{host, pod}, [][]Owner{{pod}}},
 		{
 			"by interface",
-			[]rdma.Entry{entry(0, host.Addr, "r0"), entry(2, vlan.Addr, "r0.100")},
+			[]gidtable.Entry{entry(0, host.Addr, "r0"), entry(2, vlan.Addr, "r0.100")},
 			[]Owner{host, vlan, pod},
 			[][]Owner{{host}, {vlan}},
 		},
-		{"the one of a VLAN alone", []rdma.Entry{entry(2, vlan.Addr, "r0.100")}, []Owner{host, vlan}, [][]Owner{{vlan}}},
-		{"no owner", []rdma.Entry{entry(2, stranger, "net1")}, []Owner{host, pod}, [][]Owner{none}},
+		{"the one of a VLAN alone", []gidtable.Entry{entry(2, vlan.Addr, "r0.100")}, []Owner{host, vlan}, [][]Owner{{vlan}}},
+		{"no owner", []gidtable.Entry{entry(2, stranger, "net1")}, []Owner{host, pod}, [][]Owner{none}},
 		{
 			"a stranger has the pod's address too",
-			[]rdma.Entry{entry(2, pod.Addr, "net9"), entry(4, pod.Addr, "net1")},
+			[]gidtable.Entry{entry(2, pod.Addr, "net9"), entry(4, pod.Addr, "net1")},
 			[]Owner{host, pod},
 			[][]Owner{none, {pod}},
 		},
 		{
 			"and calls its interface so too",
-			[]rdma.Entry{entry(2, pod.Addr, "net1"), entry(3, pod.Addr, "net1")},
+			[]gidtable.Entry{entry(2, pod.Addr, "net1"), entry(3, pod.Addr, "net1")},
 			[]Owner{pod},
 			[][]Owner{none, {pod}},
 		},
 		{
 			"where ADD did not find it",
-			[]rdma.Entry{entry(5, pod.Addr, "net1"), entry(6, pod.Addr, "net1")},
+			[]gidtable.Entry{entry(5, pod.Addr, "net1"), entry(6, pod.Addr, "net1")},
 			[]Owner{pod},
 			[][]Owner{{pod}, {pod}},
 		},
 		{
 			"two pods on record",
-			[]rdma.Entry{entry(1, pod.Addr, "net1"), entry(3, pod.Addr, "net1")},
+			[]gidtable.Entry{entry(1, pod.Addr, "net1"), entry(3, pod.Addr, "net1")},
 			[]Owner{pod, twin},
 			[][]Owner{{twin}, {pod}},
 		},
 		{
 			"of v1 and v2",
-			[]rdma.Entry{{Index: 2, GID: pod.Addr, Type: rdma.RoCEv1, Netdev: "net1"}, entry(3, pod.Addr, "net1")},
+			[]gidtable.Entry{{Index: 2, GID: pod.Addr, Type: gidtable.RoCEv1, Netdev: "net1"}, entry(3, pod.Addr, "net1")},
 			[]Owner{pod},
 			[][]Owner{{pod}, {pod}},
 		},
@@ -90,7 +90,7 @@ func TestOwnersAreIdentifiedByAddressAndThenByInterface(t *testing.T) {
 func TestAnAddressOfAFillerIsNotAlwaysOne(t *testing.T) {
 	t.Parallel()
 	p, addr := portOf("mlx5_0", "r0"), plan.FillerRange.Addr()
-	p.Entries = []rdma.Entry{{Index: 1, GID: addr, Type: rdma.RoCEv2, Netdev: "net1"}, {Index: 2, GID: addr, Type: rdma.RoCEv2, Netdev: string(plan.Child{Parent: "r0"}.Fillers().Name)}}
+	p.Entries = []gidtable.Entry{{Index: 1, GID: addr, Type: gidtable.RoCEv2, Netdev: "net1"}, {Index: 2, GID: addr, Type: gidtable.RoCEv2, Netdev: string(plan.Child{Parent: "r0"}.Fillers().Name)}}
 	stranger := Owner{Link: "net1", Addr: addr}
 	is := tables([]Port{p}, nil, nil, func() []Owner { return []Owner{stranger} })[0].Entries
 	if is[0].Filler || len(is[0].Owners) != 1 || !is[1].Filler || len(is[1].Owners) > 0 {
@@ -105,23 +105,23 @@ func TestThePortsOwnEntryIsTheHosts(t *testing.T) {
 	own := netip.MustParseAddr("fe80::1")
 	for _, tc := range []struct {
 		name  string
-		entry rdma.Entry
+		entry gidtable.Entry
 		want  int
 	}{
-		{"v1", rdma.Entry{Index: 0, GID: own, Type: rdma.RoCEv1, Netdev: "r0"}, 1},
-		{"v2", rdma.Entry{Index: 1, GID: own, Type: rdma.RoCEv2, Netdev: "r0"}, 1},
-		{"a pod's link of its name", rdma.Entry{Index: 2, GID: own, Type: rdma.RoCEv2, Netdev: "r0"}, 0},
-		{"another interface", rdma.Entry{Index: 0, GID: own, Type: rdma.RoCEv2, Netdev: "net1"}, 0},
-		{"an address", rdma.Entry{Index: 0, GID: netip.MustParseAddr("fd00::1"), Type: rdma.RoCEv2, Netdev: "r0"}, 0},
+		{"v1", gidtable.Entry{Index: 0, GID: own, Type: gidtable.RoCEv1, Netdev: "r0"}, 1},
+		{"v2", gidtable.Entry{Index: 1, GID: own, Type: gidtable.RoCEv2, Netdev: "r0"}, 1},
+		{"a pod's link of its name", gidtable.Entry{Index: 2, GID: own, Type: gidtable.RoCEv2, Netdev: "r0"}, 0},
+		{"another interface", gidtable.Entry{Index: 0, GID: own, Type: gidtable.RoCEv2, Netdev: "net1"}, 0},
+		{"an address", gidtable.Entry{Index: 0, GID: netip.MustParseAddr("fd00::1"), Type: gidtable.RoCEv2, Netdev: "r0"}, 0},
 	} {
 		p := portOf("mlx5_0", "r0")
-		p.Entries = []rdma.Entry{tc.entry}
+		p.Entries = []gidtable.Entry{tc.entry}
 		if got := p.ownersOf(tc.entry, nil); len(got) != tc.want {
 			t.Errorf("%s: got %+v, want %d", tc.name, got, tc.want)
 		}
 	}
 	p := portOf("mlx5_0", "") // its interface is in another namespace
-	if got := p.ownersOf(rdma.Entry{GID: own}, nil); len(got) != 0 {
+	if got := p.ownersOf(gidtable.Entry{GID: own}, nil); len(got) != 0 {
 		t.Errorf("without interface: got %+v", got)
 	}
 }

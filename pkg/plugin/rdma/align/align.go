@@ -23,6 +23,7 @@ import (
 	"github.com/roce-cni/roce-cni/pkg/plugin/conf"
 	"github.com/roce-cni/roce-cni/pkg/plugin/plan"
 	"github.com/roce-cni/roce-cni/pkg/plugin/rdma"
+	"github.com/roce-cni/roce-cni/pkg/plugin/rdma/gidtable"
 )
 
 // Tables are the GID tables of the devices of a pod's rails, which are in the host's
@@ -35,10 +36,10 @@ type Tables interface {
 	// interface of a rail does not have now.
 	Look(r plan.AlignRail, addrs []netip.Addr, from int) error
 	// Has says whether an entry is that of an interface of the namespace.
-	Has(link conf.LinkName, e rdma.Entry) bool
+	Has(link conf.LinkName, e gidtable.Entry) bool
 	// Before returns the entries with an index below limit that a namespace sees, and
 	// how long that part of the table is.
-	Before(reader rdma.Side, d plan.RDMADevice, limit int) ([]rdma.Entry, int, error)
+	Before(reader rdma.Side, d plan.RDMADevice, limit int) ([]gidtable.Entry, int, error)
 }
 
 // Side is a namespace: its links, and the tables as it sees them.
@@ -263,14 +264,14 @@ func (a Aligner) again(ctx context.Context, f, node *rail, i int) error {
 // taken returns the error for a promised index that is not free. It names the owner
 // as far as the host and the pod see it.
 func (a Aligner) taken(f *rail, i, want int) error {
-	var views [2][]rdma.Entry
+	var views [2][]gidtable.Entry
 	for _, reader := range []rdma.Side{rdma.Host, rdma.Pod} {
 		var err error
 		if views[reader], _, err = a.Pod.Tables.Before(reader, f.Device, want+1); err != nil {
 			return err
 		}
 	}
-	entries, _ := rdma.Merge(views[rdma.Host], views[rdma.Pod])
+	entries, _ := gidtable.Merge(views[rdma.Host], views[rdma.Pod])
 	who := "an entry that only another pod sees, or that a running program still uses"
 	for _, e := range entries {
 		switch {

@@ -15,6 +15,7 @@ import (
 	"github.com/roce-cni/roce-cni/pkg/plugin/conf"
 	"github.com/roce-cni/roce-cni/pkg/plugin/plan"
 	"github.com/roce-cni/roce-cni/pkg/plugin/rdma"
+	"github.com/roce-cni/roce-cni/pkg/plugin/rdma/gidtable"
 )
 
 // maxHidden is how many fillers are set at once if the driver hides entries: then some of
@@ -70,7 +71,7 @@ func (a Aligner) side(f *rail, make bool) (Side, error) {
 // entries returns the entries of the table of a rail with an index below limit, as far as
 // they are visible, and how long that part is. hidden says that there can be others: the
 // NIC itself has the first index.
-func (a Aligner) entries(f *rail, limit int) (all []rdma.Entry, size int, hidden bool, err error) {
+func (a Aligner) entries(f *rail, limit int) (all []gidtable.Entry, size int, hidden bool, err error) {
 	node, err := a.side(f, false)
 	if err != nil {
 		return nil, 0, false, err
@@ -87,14 +88,14 @@ func (a Aligner) entries(f *rail, limit int) (all []rdma.Entry, size int, hidden
 		if err != nil {
 			return nil, 0, false, err
 		}
-		all, _ = rdma.Merge(all, more)
+		all, _ = gidtable.Merge(all, more)
 	}
 	return all, size, true, nil
 }
 
 // filler returns the operation that sets the filler of an entry, false if the entry is no
 // filler of the rail. Those of the node may be on the link of a NIC that had another name.
-func (f *rail) filler(e rdma.Entry) (plan.Op, bool) {
+func (f *rail) filler(e gidtable.Entry) (plan.Op, bool) {
 	ours := plan.IsFiller(e.GID, e.Netdev)
 	if f.own {
 		ours = e.Netdev == string(f.Link) && plan.FillerRange.Contains(e.GID)
@@ -114,7 +115,7 @@ func (a Aligner) fillerAt(ctx context.Context, f *rail, index int) (plan.Ops, er
 	}
 	entries, _, err := node.Tables.Before(rdma.Pod, f.Device, index+1)
 	for _, e := range entries {
-		if op, is := f.filler(e); is && e.Index == index && e.Type == rdma.RoCEv2 && node.Kernel.Check(ctx, op) == nil {
+		if op, is := f.filler(e); is && e.Index == index && e.Type == gidtable.RoCEv2 && node.Kernel.Check(ctx, op) == nil {
 			return plan.Ops{op}, err
 		}
 	}
@@ -181,7 +182,7 @@ func (a Aligner) measure(f *rail, i, to int) (room, step int, err error) {
 	if f.tried == nil {
 		f.tried = map[netip.Addr]bool{}
 	}
-	width, from, step := rdma.Width(entries), 0, math.MaxInt
+	width, from, step := gidtable.Width(entries), 0, math.MaxInt
 	if hidden { // the address had the lowest free index
 		from, step = f.at[i]-width+1, maxHidden
 	}
@@ -218,18 +219,14 @@ func (a Aligner) remove(ctx context.Context, f *rail, fillers plan.Ops) error {
 	if err != nil {
 		return err
 	}
-	if err := node.Kernel.Undo(ctx, fillers...); err != nil {
-		return err
-	}
-	f.fresh = slices.DeleteFunc(f.fresh, func(op plan.Op) bool { return slices.ContainsFunc(fillers, op.Same) })
-	return nil
+	return node.Kernel.Undo(ctx, fillers...)
 }
 
-// unset removes the fillers that were set now.
+// unset removes the fillers that were set now. Some may be gone already.
 func (a Aligner) unset(ctx context.Context, rails []*rail) error {
 	var errs []error
 	for _, f := range rails {
-		errs = append(errs, a.remove(ctx, f, slices.Clone(f.fresh)))
+		errs = append(errs, a.remove(ctx, f, f.fresh))
 	}
 	return errors.Join(errs...)
 }
