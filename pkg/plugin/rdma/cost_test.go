@@ -137,7 +137,7 @@ func TestGIDLookupReadsOnlyEntriesThatAreOlder(t *testing.T) {
 func BenchmarkDiscovery(b *testing.B) {
 	n, sys := rails(8, 256, 256)
 	s := New(Config{Sys: sys})
-	s.dial, s.mount = n.dial, n.mount
+	s.c.Dial, s.mount = n.dial, n.mount
 	defer s.Close()
 	for b.Loop() {
 		if _, err := s.Facts(b.Context(), conf.RDMA{}, plan.Link{Layers: [][]int32{{17}}}, false); err != nil {

@@ -79,7 +79,7 @@ func (n *node) subsystem(t *testing.T, sys fs.FS, change ...func(*Config)) *Subs
 		f(&c)
 	}
 	s := New(c)
-	s.dial, s.mount = n.dial, n.mount
+	s.c.Dial, s.mount = n.dial, n.mount
 	t.Cleanup(func() {
 		s.Close()
 		if n.opened != 0 {

@@ -34,7 +34,7 @@ type move struct {
 const moving = "move RDMA device"
 
 func (m move) do(ctx context.Context) error {
-	release, err := m.lock(ctx)
+	release, err := m.c.Lock(ctx)
 	if err != nil {
 		return err
 	}
@@ -54,13 +54,6 @@ func (m move) do(ctx context.Context) error {
 		return errors.Join(err, m.home(context.WithoutCancel(ctx)))
 	}
 	return nil
-}
-
-func (m move) lock(ctx context.Context) (release func(), err error) {
-	if m.c.Lock == nil {
-		return func() {}, nil
-	}
-	return m.c.Lock(ctx)
 }
 
 // again finishes a move that an earlier call began.
@@ -163,9 +156,8 @@ func (m move) elsewhere(ctx context.Context, action, hint string, err error) err
 		"it is neither in the namespace of the host nor in that of the pod: %w", err)
 }
 
-// seek returns how to find a device in other namespaces, and how to bring it back
-// from there. rdma(8) looks for every name in /run/netns, and has no name for the
-// host's namespace.
+// seek returns how to find a device in other namespaces and to bring it back. rdma(8)
+// looks for every name in /run/netns, and has no name for the host's namespace.
 func (m move) seek() string {
 	return shell.Command("look for it in the other namespaces: ip netns exec NAME rdma dev; its name may differ; it comes back when that namespace ends, or with "+
 		"ip netns exec NAME rdma dev set %s netns ../../proc/1/ns/net", m.op.Device.Name)
@@ -201,7 +193,7 @@ func (m move) checkHost(ctx context.Context) error {
 	}
 	back := m.op
 	back.Device.Name = d.Name
-	return damaged(action, m.op.Device.Name, plan.OnHost(back).Commands(m.netns()), "it is in the host's namespace, not in the pod's")
+	return damaged(action, m.op.Device.Name, plan.OnHost(back).Commands(m.c.Netns), "it is in the host's namespace, not in the pod's")
 }
 
 func (m move) checkSettings(action string) error {
@@ -212,7 +204,7 @@ func (m move) checkSettings(action string) error {
 			return err
 		}
 		if have != nil && *have != *want {
-			fix := plan.Exec(m.netns()) + shell.Command(" cma_roce_tos -d %s -p %d -t %d", d.Name, d.Port, *want)
+			fix := plan.Exec(m.c.Netns) + shell.Command(" cma_roce_tos -d %s -p %d -t %d", d.Name, d.Port, *want)
 			return damaged(action, d.Name, []string{fix}, "its RoCE ToS is %d, want %d", *have, *want)
 		}
 	}
@@ -229,11 +221,9 @@ func (m move) checkSettings(action string) error {
 	return nil
 }
 
-// inHost returns the device in the host's namespace. It is the same device, or a
-// device with its name on the same hardware: the driver made that one after the
-// device that moved was gone. The name alone is not enough. Since Linux 7.3 names are
-// unique only in a namespace (__alloc_name_id), so a device that is made while a pod
-// has mlx5_0 gets that name too.
+// inHost returns the device in the host's namespace, or one of its name on the same
+// hardware, which the driver made after the device was gone. The name alone is not enough:
+// since Linux 7.3 it is unique only in a namespace (__alloc_name_id).
 func (m move) inHost(ctx context.Context) (nldev.Device, error) {
 	d, err := m.device(ctx, Host, m.op.Device)
 	if !noDevice(err) {
@@ -243,25 +233,16 @@ func (m move) inHost(ctx context.Context) (nldev.Device, error) {
 	if listErr != nil {
 		return nldev.Device{}, listErr
 	}
-	for _, d := range sys.Devices {
-		if d.Name == m.op.Device.Name && m.sameHardware() {
-			return d, nil
-		}
+	i := slices.IndexFunc(sys.Devices, func(d nldev.Device) bool { return d.Name == m.op.Device.Name })
+	bus, name := discover.Hardware(m.c.Sys, m.op.Device.Name)
+	if i >= 0 && (bus == "pci" && name == m.op.Device.PCI || bus == "auxiliary" && name == m.op.Device.Auxiliary) {
+		return sys.Devices[i], nil
 	}
 	return nldev.Device{}, err
 }
 
-// sameHardware says whether the host's device with this name is on the same hardware
-// as the device that moved.
-func (m move) sameHardware() bool {
-	d := m.op.Device
-	bus, name := discover.Hardware(m.c.Sys, d.Name)
-	return bus == "pci" && name == d.PCI || bus == "auxiliary" && name == d.Auxiliary
-}
-
-// uverbs returns the name of the file that programs open to use a device, such as
-// uverbs1. It returns "" if there is none, or if several devices of the node have the
-// name of this one. Every namespace sees these files.
+// uverbs returns the name of the file that programs open to use a device, such as uverbs1;
+// "" if there is none, or if several devices of the node have the name.
 func (s *Subsystem) uverbs(device string) string {
 	if files := s.deviceFiles(device); len(files) == 1 {
 		return files[0].Name
@@ -276,10 +257,9 @@ func (s *Subsystem) deviceFiles(device string) []discover.File {
 
 const checkingFile = "check device file of"
 
-// sameFile returns a finding if the device has another file than before the move. The
-// kernel makes a new file on each move and takes the lowest free number
-// (ib_uverbs_add_one), which another device may have left. A device plugin gave the
-// container the old one.
+// sameFile returns a finding if the device has another file than before the move, which a
+// device plugin gave to the container. The kernel makes a new one on each move, with the
+// lowest free number (ib_uverbs_add_one).
 func (m move) sameFile() error {
 	was, is := m.op.UVerbs, m.uverbs(m.op.Device.Name)
 	if was == "" || is == "" || was == is || m.op.UVerbsMode == conf.Off {
@@ -300,24 +280,22 @@ func (m move) renumbered() error {
 	return nil
 }
 
-// returnTime is how long the kernel may take to bring a device back to the first
-// namespace after the pod's namespace is gone (rdma_dev_exit_net). We measured 0.2 to
-// 0.5 s. returnInterval is the time between two looks for the device.
+// returnTime is how long the kernel may take to bring a device back after its namespace
+// is gone (rdma_dev_exit_net). We measured 0.2 to 0.5 s.
 const (
 	returnTime     = 3 * time.Second
 	returnInterval = 10 * time.Millisecond
 )
 
 // undo brings the device back to the host's namespace, under its own name and with
-// the host's settings. Success means that it is there, or that the node does not have
-// it any more. undo does not change a device that is there as it was.
+// the host's settings, unless the node does not have it any more.
 func (m move) undo(ctx context.Context) error {
 	if m.c.Enter == nil {
 		if err := m.await(ctx); err != nil {
 			return err
 		}
 	}
-	release, err := m.lock(ctx)
+	release, err := m.c.Lock(ctx)
 	if err != nil {
 		return err
 	}
@@ -398,9 +376,8 @@ func (m move) fetch(ctx context.Context) error {
 	return classify(moving, m.op.Device.Name, err)
 }
 
-// makeWay renames the device in the pod if another device of the host has its name.
-// The new name is unused on the host. It is the name that the kernel gives when it
-// moves such a device itself (rdma_dev_pick_netns_name).
+// makeWay renames the device in the pod, as the kernel does when it moves a device to
+// where another one has its name (rdma_dev_pick_netns_name).
 func (m move) makeWay(ctx context.Context, d nldev.Device) error {
 	c, err := m.conn(Pod)
 	if err == nil {
@@ -410,9 +387,8 @@ func (m move) makeWay(ctx context.Context, d nldev.Device) error {
 }
 
 // restore sets the host's type of service and traffic class again. name is the name
-// of the device now. After the move there is no type of service, because the kernel
-// creates the port again (cma_add_one), and the traffic class is the pod's. restore
-// does not touch other values, because another program has set them since.
+// of the device now. A move takes the type of service away (cma_add_one), and the traffic
+// class is the pod's. Other values stay: another program has set them since.
 func (m move) restore(name string) error {
 	d := m.op.Device
 	d.Name = name
@@ -436,9 +412,8 @@ func (m move) restore(name string) error {
 	return err
 }
 
-// exists says whether the node has the device in any namespace. Every namespace sees
-// the files for programs that use devices. One of these files may belong to another
-// device of the host with the same name.
+// exists says whether the node has the device in any namespace, which the files for
+// programs tell. One of them may be that of another device of the host with its name.
 func (m move) exists(ctx context.Context) bool {
 	named := m.named(m.op.Device.Name)
 	host, err := m.System(ctx, Host)

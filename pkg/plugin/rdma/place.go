@@ -40,9 +40,6 @@ func (s *Subsystem) HasPlace(d plan.RDMADevice) error {
 // other interfaces with the same address. all are the operations of the attachment. It
 // does nothing for devices that are not in the host's namespace. Errors: NoRDMA when a
 // device is gone.
-//
-// It reads the table up to the recorded indexes, and as far as the pod's indexes can be
-// otherwise: see gidtable.Table.Look.
 func (s *Subsystem) LookBefore(all, set plan.Ops) error {
 	for g := range plan.All[plan.GID](all) {
 		last := 0
@@ -140,14 +137,4 @@ func (s *Subsystem) Place(ctx context.Context, r plan.AlignRail, set, unset []ne
 		return nil, g.timeout(found)
 	}
 	return found, nil
-}
-
-// Before returns the entries with an index below limit that a reader in a namespace
-// sees: see gidtable.Table.Before. The device is in the host's namespace.
-func (s *Subsystem) Before(reader Side, d plan.RDMADevice, limit int) (entries []gidtable.Entry, size int, err error) {
-	err = s.at(reader, func() (err error) {
-		entries, size, err = gidtable.New(s.c.Sys, d.Name, d.Port).Before(limit)
-		return err
-	})
-	return entries, size, classify("read GID table of", portName(d), err)
 }

@@ -12,6 +12,7 @@
 package rdma
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -79,7 +80,6 @@ func (s Side) String() string {
 // time may use it.
 type Subsystem struct {
 	c     Config
-	dial  func() (*nldev.Conn, error)
 	mount func(fstype string) (tree, error)
 	conns [2]*nldev.Conn
 	trees [2]*tree // of sysfs; the host's is of no use: c.Sys is
@@ -94,11 +94,14 @@ type Subsystem struct {
 // New returns a Subsystem. It opens nothing before it is used. The caller must
 // Close it.
 func New(c Config) *Subsystem {
-	s := &Subsystem{c: c, dial: c.Dial, mount: mount, found: map[netip.Addr]int{}, before: map[conf.LinkName]gidtable.Before{}}
-	if s.dial == nil {
-		s.dial = nldev.Dial
+	c.Netns = cmp.Or(c.Netns, "POD")
+	if c.Dial == nil {
+		c.Dial = nldev.Dial
 	}
-	return s
+	if c.Lock == nil {
+		c.Lock = func(context.Context) (func(), error) { return func() {}, nil }
+	}
+	return &Subsystem{c: c, mount: mount, found: map[netip.Addr]int{}, before: map[conf.LinkName]gidtable.Before{}}
 }
 
 // Close closes the sockets and mounts.
@@ -144,7 +147,7 @@ func (s *Subsystem) conn(side Side) (*nldev.Conn, error) {
 		return s.conns[side], nil
 	}
 	err := s.at(side, func() (err error) {
-		s.conns[side], err = s.dial()
+		s.conns[side], err = s.c.Dial()
 		return err
 	})
 	return s.conns[side], err
@@ -197,10 +200,8 @@ func (s *Subsystem) device(ctx context.Context, side Side, want plan.RDMADevice)
 // noGUID is the GUID of a virtual function to which none was given.
 const noGUID = "0000:0000:0000:0000"
 
-// match returns the device of a plan among those that a namespace sees. The device
-// may have another name now. A driver that is loaded again makes the device again,
-// with the next index (ib_register_device). It is the same device if name and GUID
-// are the same.
+// match returns the device of a plan among those that a namespace sees. It may have
+// another name now, or another index, if a driver has made it again (ib_register_device).
 func match(sys nldev.System, want plan.RDMADevice) (nldev.Device, bool) {
 	for _, same := range []func(nldev.Device) bool{
 		func(d nldev.Device) bool { return d.Index == want.Index && d.GUID == want.GUID },
@@ -214,9 +215,8 @@ func match(sys nldev.System, want plan.RDMADevice) (nldev.Device, bool) {
 }
 
 // Current returns recorded operations with the name and the index that each device in the
-// host's namespace has now. udev may rename a device while pods use it, and a driver that
-// makes it again gives it the next index. A device that is gone stays as it is. Errors are
-// those of System, but for a kernel without RDMA.
+// host's namespace has now: udev may have renamed it, or a driver made it again. A device
+// that is gone stays as it is. Errors are those of System, but for a kernel without RDMA.
 func (s *Subsystem) Current(ctx context.Context, recorded plan.Ops) (plan.Ops, error) {
 	sys, err := s.System(ctx, Host)
 	if err != nil && !noDevice(err) {
@@ -284,19 +284,11 @@ func (s *Subsystem) executor(op plan.Op) (executor, error) {
 	return nil, cnierr.New(cnierr.Bug, "execute operation", fmt.Sprintf("%T", op.Kind), "", "RDMA has no executor for it")
 }
 
-// netns returns the pod's namespace as commands take it.
-func (s *Subsystem) netns() string {
-	if s.c.Netns == "" {
-		return "POD"
-	}
-	return s.c.Netns
-}
-
 // rdma returns an rdma(8) command in a namespace.
 func (s *Subsystem) rdma(side Side, format string, args ...any) string {
 	command := "rdma " + shell.Command(format, args...)
 	if side == Pod {
-		return plan.Exec(s.netns()) + " " + command
+		return plan.Exec(s.c.Netns) + " " + command
 	}
 	return command
 }
@@ -318,9 +310,8 @@ type tree struct {
 
 func (t tree) files() fs.FS { return os.DirFS(t.path) }
 
-// mount mounts sysfs or configfs as the namespace of the calling thread sees it. The
-// mount is attached nowhere, so no other process sees it, and it ends with the
-// process.
+// mount mounts sysfs or configfs as the namespace of the calling thread sees it, for this
+// process alone.
 func mount(fstype string) (tree, error) {
 	context, err := unix.Fsopen(fstype, unix.FSOPEN_CLOEXEC)
 	if err != nil {

@@ -5,8 +5,9 @@ package rdma
 
 import (
 	"io/fs"
-	"strings"
+	"math"
 
+	"github.com/roce-cni/roce-cni/pkg/plugin/plan"
 	"github.com/roce-cni/roce-cni/pkg/plugin/rdma/discover"
 	"github.com/roce-cni/roce-cni/pkg/plugin/rdma/gidtable"
 )
@@ -20,13 +21,21 @@ func (s *Subsystem) Table(of, reader Side, device string, port uint32) ([]gidtab
 	if err != nil {
 		return nil, 0, err
 	}
-	var entries []gidtable.Entry
-	var size int
+	return s.entries(sys, reader, plan.RDMADevice{Name: device, Port: port}, math.MaxInt)
+}
+
+// Before returns the entries with an index below limit that a reader in a namespace
+// sees: see gidtable.Table.Before. The device is in the host's namespace.
+func (s *Subsystem) Before(reader Side, d plan.RDMADevice, limit int) (entries []gidtable.Entry, size int, err error) {
+	return s.entries(s.c.Sys, reader, d, limit)
+}
+
+func (s *Subsystem) entries(sys fs.FS, reader Side, d plan.RDMADevice, limit int) (entries []gidtable.Entry, size int, err error) {
 	err = s.at(reader, func() (err error) {
-		entries, size, err = gidtable.New(sys, device, port).Entries()
+		entries, size, err = gidtable.New(sys, d.Name, d.Port).Before(limit)
 		return err
 	})
-	return entries, size, classify("read GID table of", device, err)
+	return entries, size, classify("read GID table of", portName(d), err)
 }
 
 // Function returns the PCI address of the function that a device of a namespace is, and
@@ -52,6 +61,5 @@ func (s *Subsystem) Model(of Side, device string) string {
 	if err != nil {
 		return ""
 	}
-	text, _ := fs.ReadFile(sys, "class/infiniband/"+device+"/hca_type") // most drivers have it
-	return strings.TrimSpace(string(text))
+	return text(sys, "class/infiniband/"+device+"/hca_type")
 }

@@ -39,13 +39,11 @@ type Match struct {
 // String returns the port as rdma link takes it.
 func (m Match) String() string { return fmt.Sprintf("%s/%d", m.Device.Name, m.Number) }
 
-// Port returns the port that carries the RoCE traffic of a parent. It looks at the
-// layers of the parent one after the other. It takes the port with a network
-// interface in the first layer that has any. So the device of a bond comes before the
-// devices of its slaves. Some drivers bond their ports themselves: their device names
-// one slave, and is the device of the bond. Some drivers and kernels do not tell the
-// interface of a port. If no port names an interface of the parent, related returns
-// the ports of the same hardware.
+// Port returns the port that carries the RoCE traffic of a parent: the one with a network
+// interface in the first of the parent's layers that has any. So the device of a bond comes
+// before the devices of its slaves, and the device of a driver that bonds its ports itself,
+// which names one slave, is that of the bond. If no port names an interface of the parent,
+// as with some drivers and kernels, related returns the ports of the same hardware.
 //
 // Errors: NoRDMA when there is no port (with nldev.ErrNoDevice), and when there are
 // several. The port of a parent without RoCE may be Other.
@@ -92,14 +90,7 @@ func Other(d nldev.Device) bool { return d.Protocol != "" && d.Protocol != "roce
 // inLayers returns the ports of the first layer that has any.
 func inLayers(devices []nldev.Device, layers [][]int32) []Match {
 	for _, layer := range layers {
-		var out []Match
-		for _, d := range devices {
-			for _, p := range d.Ports {
-				if p.NetdevIndex != 0 && slices.Contains(layer, p.NetdevIndex) {
-					out = append(out, Match{d, p, conf.LinkName(p.Netdev)})
-				}
-			}
-		}
+		out := slices.DeleteFunc(Ports(devices), func(m Match) bool { return m.NetdevIndex == 0 || !slices.Contains(layer, m.NetdevIndex) })
 		if len(out) > 0 {
 			return out
 		}
@@ -118,7 +109,8 @@ func Related(devices []nldev.Device, name conf.LinkName, links, all fs.FS) []Mat
 		var out []Match
 		var next []string
 		for _, l := range layer {
-			for _, d := range onDevice(l, links, all) {
+			bus, device := hardware(links, "class/net/"+l)
+			for _, d := range onHardware(all, bus, device) {
 				out = append(out, onlyPort(devices, d, l, links)...)
 			}
 			next = append(next, lowers(l, links)...)
@@ -132,22 +124,20 @@ func Related(devices []nldev.Device, name conf.LinkName, links, all fs.FS) []Mat
 }
 
 // On returns the devices on the hardware with this name on the PCI or the auxiliary
-// bus. The name has the form of deviceID. On returns none if sysfs knows no such
-// hardware.
+// bus. The name has the form of deviceID.
 func On(devices []nldev.Device, hardware string, sys fs.FS) []nldev.Device {
-	var out []nldev.Device
-	for _, bus := range []string{"pci", "auxiliary"} {
-		entries, err := fs.ReadDir(sys, path.Join("bus", bus, "devices", hardware, "infiniband"))
-		if err != nil {
-			continue // it is not on this bus, or has no RDMA device
-		}
-		for _, d := range devices {
-			if slices.ContainsFunc(entries, func(e fs.DirEntry) bool { return e.Name() == d.Name }) {
-				out = append(out, d)
-			}
-		}
+	on := slices.Concat(onHardware(sys, "pci", hardware), onHardware(sys, "auxiliary", hardware))
+	return slices.DeleteFunc(slices.Clone(devices), func(d nldev.Device) bool { return !slices.Contains(on, d.Name) })
+}
+
+// onHardware returns the names of the RDMA devices of a device of a bus: none if it has
+// none, or none in this namespace.
+func onHardware(sys fs.FS, bus, name string) (devices []string) {
+	entries, _ := fs.ReadDir(sys, path.Join("bus", bus, "devices", name, "infiniband"))
+	for _, e := range entries {
+		devices = append(devices, e.Name())
 	}
-	return out
+	return devices
 }
 
 // Ports returns all ports of devices.
@@ -165,28 +155,6 @@ func Ports(devices []nldev.Device) []Match {
 func unique(ms []Match) []Match {
 	slices.SortStableFunc(ms, func(a, b Match) int { return strings.Compare(a.String(), b.String()) })
 	return slices.CompactFunc(ms, func(a, b Match) bool { return a.String() == b.String() })
-}
-
-// onDevice returns the names of the RDMA devices of a link's hardware.
-func onDevice(link string, links, all fs.FS) []string {
-	dir := "class/net/" + link + "/device"
-	id, err := fs.ReadLink(links, dir)
-	if err != nil {
-		return nil // it has no hardware
-	}
-	bus, err := fs.ReadLink(links, dir+"/subsystem")
-	if err != nil {
-		return nil
-	}
-	entries, err := fs.ReadDir(all, path.Join("bus", path.Base(bus), "devices", path.Base(id), "infiniband"))
-	if err != nil {
-		return nil // it has no RDMA device, or the device is in another namespace
-	}
-	var out []string
-	for _, e := range entries {
-		out = append(out, e.Name())
-	}
-	return out
 }
 
 // onlyPort returns the port of a device that belongs to a link. If there are several,
@@ -263,12 +231,16 @@ func names(devices []nldev.Device) string {
 // Hardware returns the bus of a device's hardware and its name there:
 // "pci", "0000:0b:00.0"; "" and "" if it has none.
 func Hardware(sys fs.FS, device string) (bus, name string) {
-	dir := "class/infiniband/" + device + "/device"
-	id, err := fs.ReadLink(sys, dir)
+	return hardware(sys, "class/infiniband/"+device)
+}
+
+// hardware is Hardware of a folder of sysfs.
+func hardware(sys fs.FS, folder string) (bus, name string) {
+	id, err := fs.ReadLink(sys, folder+"/device")
 	if err != nil {
 		return "", ""
 	}
-	subsystem, err := fs.ReadLink(sys, dir+"/subsystem")
+	subsystem, err := fs.ReadLink(sys, folder+"/device/subsystem")
 	if err != nil {
 		return "", ""
 	}

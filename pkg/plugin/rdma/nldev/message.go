@@ -4,6 +4,7 @@
 package nldev
 
 import (
+	"cmp"
 	"encoding/binary"
 	"fmt"
 
@@ -58,19 +59,8 @@ const (
 
 // String returns the state as rdma link prints it.
 func (s State) String() string {
-	switch s {
-	case Down:
-		return "DOWN"
-	case Init:
-		return "INIT"
-	case Armed:
-		return "ARMED"
-	case Active:
-		return "ACTIVE"
-	case ActiveDefer:
-		return "ACTIVE_DEFER"
-	}
-	return fmt.Sprintf("state %d", uint8(s))
+	names := map[State]string{Down: "DOWN", Init: "INIT", Armed: "ARMED", Active: "ACTIVE", ActiveDefer: "ACTIVE_DEFER"}
+	return cmp.Or(names[s], fmt.Sprintf("state %d", uint8(s)))
 }
 
 func request(command uint16, body []byte) nlsock.Request {
@@ -82,8 +72,7 @@ func portRequest(device, port uint32) nlsock.Request {
 }
 
 // parseDevice reads an answer to cmdGet. The port index in the answer is the number
-// of ports. Ports are numbered from 1 (rdma_start_port). The ports of switches start
-// at 0, but have no network interface.
+// of ports, which are numbered from 1 (rdma_start_port; those of switches have no netdev).
 func parseDevice(b []byte) Device {
 	var d Device
 	for typ, v := range nlsock.Attributes(b) {

@@ -10,6 +10,7 @@
 package nldev
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -117,30 +118,22 @@ func (c *Conn) exchange(ctx context.Context, reqs []nlsock.Request) ([]nlsock.Re
 func (s *System) addPorts(replies []nlsock.Reply) error {
 	devices := s.Devices[:0]
 	for _, d := range s.Devices {
-		mine := replies[:len(d.Ports)]
-		replies = replies[len(d.Ports):]
-		err := d.addPorts(mine)
-		if gone(err) {
-			continue
+		var err error
+		for i, r := range replies[:len(d.Ports)] {
+			err = cmp.Or(err, r.Err)
+			for _, row := range r.Rows {
+				d.Ports[i].parse(row)
+			}
 		}
-		if err != nil {
+		replies = replies[len(d.Ports):]
+		switch {
+		case err == nil:
+			devices = append(devices, d)
+		case !gone(err):
 			return fmt.Errorf("ports of %s: %w", d.Name, err)
 		}
-		devices = append(devices, d)
 	}
 	s.Devices = devices
-	return nil
-}
-
-func (d *Device) addPorts(replies []nlsock.Reply) error {
-	for i, r := range replies {
-		if r.Err != nil {
-			return r.Err
-		}
-		for _, row := range r.Rows {
-			d.Ports[i].parse(row)
-		}
-	}
 	return nil
 }
 

@@ -4,6 +4,7 @@
 package nldev
 
 import (
+	"cmp"
 	"context"
 	"encoding/binary"
 	"fmt"
@@ -48,10 +49,7 @@ func (r Resource) Own() bool { return r.Type <= qpGSI || r.Module != "" && r.Typ
 // TypeName returns the type of a queue pair as rdma resource prints it.
 func (r Resource) TypeName() string {
 	names := map[uint8]string{2: "RC", 3: "UC", 4: "UD", 8: "RAW_PACKET", 9: "XRC_INI", 10: "XRC_TGT", 255: "DRIVER"}
-	if name, ok := names[r.Type]; ok {
-		return name
-	}
-	return fmt.Sprintf("type %d", r.Type)
+	return cmp.Or(names[r.Type], fmt.Sprintf("type %d", r.Type))
 }
 
 // Resources returns the objects of a kind that are on a device, in one round trip (rdma
