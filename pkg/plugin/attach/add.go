@@ -21,9 +21,9 @@ import (
 const maxAttempts = 3
 
 // Add makes an attachment and returns what to tell the runtime. If the whole attachment
-// exists already, Add changes nothing and returns the same result again. If another host
-// has one of the addresses, Add tries again with others, at most three times, and so it does
-// with the same addresses if promised GID indexes moved meanwhile.
+// exists already, Add changes nothing and returns the same result again. It makes up to
+// three attempts: with other addresses if another host has one of them, and with the same
+// ones if promised GID indexes moved meanwhile.
 //
 //   - After an error there is no link, rule, route, lease or record of the attachment.
 //   - If the undo failed too, the error says so: lease and record stay, and DEL finishes.
@@ -56,7 +56,9 @@ func (n Node) Add(ctx context.Context, req conf.Request) (*current.Result, error
 	for try := 1; ; try++ {
 		rec, err := n.make(ctx, pod, req, claim, newRecord(pod, req, leftOut))
 		if err == nil {
-			n.warnIfIsolated(req, rec.Plan)
+			if why := rec.Plan.Isolated(req); why != "" {
+				n.Log.Warn(why, "container", req.ContainerID, "network", req.Network, "pod", req.Pod.String())
+			}
 			return result.Of(rec.Plan, req), nil
 		}
 		again, err := n.another(ctx, req, claim, heard, rec, err)
@@ -70,9 +72,9 @@ func (n Node) Add(ctx context.Context, req conf.Request) (*current.Result, error
 // plugin needs the interface, a plan without addresses is performed first. Otherwise the
 // lease comes first: it names the attachment, so a DEL finds it without a record.
 //
-// After an error all is undone but the link through which another IPAM plugin releases
-// its lease. A *plan.UndoError means that the undo was incomplete. The leases and the
-// record stay: another or abandon comes next.
+// After an error, another or abandon comes next: the leases, the record, and the link
+// through which another IPAM plugin releases its lease are still there, and with a
+// *plan.UndoError something else is, too.
 func (n Node) make(ctx context.Context, pod *pod, req conf.Request, claim *lease.Claim, rec record.Record) (_ record.Record, err error) {
 	defer func() {
 		if err != nil {
@@ -99,9 +101,8 @@ func (n Node) make(ctx context.Context, pod *pod, req conf.Request, claim *lease
 	return rec, n.commit(pod, &rec)
 }
 
-// perform makes the plan of an attachment, saves it in the record, and performs it: each
-// change in the kernel is in the record before it is made. Operations that are done
-// already are done again, without effect.
+// perform makes the plan of an attachment, saves it in the record, and performs it. What is
+// done already is done again, without effect.
 func (n Node) perform(ctx context.Context, pod *pod, req conf.Request, rails []plan.Rail, rec *record.Record) error {
 	p, err := plan.Make(req, rails)
 	if err != nil {
@@ -131,12 +132,5 @@ func newRecord(pod *pod, req conf.Request, leftOut []string) record.Record {
 		Network: req.Network, Attachment: req.Attachment, Pod: req.Pod,
 		Netns: req.Netns, NetnsID: pod.ID(), IPAM: req.IPAM.Type, Pool: req.IPAM.LeasePool(), Config: req.IPAM.Raw, Digest: req.Digest,
 		LeftOut: leftOut,
-	}
-}
-
-// warnIfIsolated logs why the pod cannot reach its node.
-func (n Node) warnIfIsolated(req conf.Request, p plan.Plan) {
-	if why := p.Isolated(req); why != "" {
-		n.Log.Warn(why, "container", req.ContainerID, "network", req.Network, "pod", req.Pod.String())
 	}
 }

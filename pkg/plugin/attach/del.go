@@ -61,10 +61,9 @@ func unrecorded(d conf.Del) record.Record {
 }
 
 // remove removes an attachment. The caller holds the container's lock. path is the
-// path of its namespace, as the runtime says; "" means the recorded path. After a
-// failure, remove does not release an address that may still be on a link. It does
-// not remove a link that an IPAM plugin needs to release a lease. It keeps the
-// record.
+// path of its namespace, as the runtime says; "" means the recorded path. After a failure
+// the record stays, with each lease of an address that may still be on a link, and the link
+// that an IPAM plugin needs to release its lease.
 func (n Node) remove(ctx context.Context, rec record.Record, path string, release func(context.Context, record.Record) error) error {
 	if rec.NetnsID == (netns.ID{}) { // no ADD wrote that: it could name what other pods have
 		rec.Plan = plan.Plan{Ops: plan.Unrecorded(rec.Attachment)}
@@ -104,9 +103,8 @@ func sharesDevice(op plan.Op) bool {
 	return is[plan.Port](op) && op.Place == plan.Host
 }
 
-// carriers returns what is left to undo of links that roce made, when their own
-// operations are undone. An IPAM plugin may still need such a link: then it has lost its
-// addresses. Addresses that another attachment of the pod has too are left out.
+// carriers returns the addresses to take off links that an IPAM plugin may still need,
+// without those that another attachment of the pod has too.
 func (n Node) carriers(rec record.Record) plan.Ops {
 	if len(rec.Plan.Ops.Links()) == 0 || len(rec.Plan.Addresses()) == 0 {
 		return nil
@@ -173,11 +171,8 @@ func (n Node) undoOnHost(ctx context.Context, rec record.Record, ops plan.Ops) e
 	return ops.Undo(ctx, host)
 }
 
-// openAgain opens the namespace that ADD worked in. It looks at the path that the
-// runtime says, and then at the recorded path. When these are gone, a process or a mount
-// may still have the namespace. openAgain returns nil if the namespace is nowhere. If
-// the record is lost, the identity of the namespace is unknown: then openAgain opens the
-// namespace that the runtime names.
+// openAgain opens the namespace that ADD worked in, also when only a process or a mount has
+// it; nil if it is nowhere. If the record is lost, that is what the runtime names.
 func (n Node) openAgain(rec record.Record, path string) (*pod, error) {
 	for at := range candidates(rec, path) {
 		if at == "" || rec.NetnsID == (netns.ID{}) && at != path {

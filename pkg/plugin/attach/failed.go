@@ -21,10 +21,10 @@ import (
 )
 
 // another returns whether another attempt can succeed: with other addresses, because other
-// machines have some of rec's, which it puts into quarantine, or with the same addresses,
-// because promised GID indexes moved, as they do when a bond fails over. There is no other
-// attempt if something of ours is left in the kernel, and with another IPAM plugin: the
-// protocol has no second ADD without a DEL. The error is cause, with what else went wrong.
+// machines have some of rec's, which it puts into quarantine, or with the same ones, because
+// promised GID indexes moved. There is none if something of ours is left in the kernel, and
+// with another IPAM plugin: the protocol has no second ADD without a DEL. The error is
+// cause, with what else went wrong.
 func (n Node) another(ctx context.Context, req conf.Request, claim *lease.Claim, heard answers, rec record.Record, cause error) (again bool, err error) {
 	taken := inUse(req, rec.Plan, cause)
 	if all := n.answersAll(heard, taken); all != nil {
@@ -47,9 +47,8 @@ func (n Node) another(ctx context.Context, req conf.Request, claim *lease.Claim,
 type answers map[conf.MAC]netip.Addr
 
 // answersAll notes who answered in an attempt. It returns an error if one of them has
-// answered for another address in an earlier attempt. A pod with CAP_NET_RAW can answer
-// for every address, and if all these addresses were set aside, the pool would be
-// empty. The error names the pod if it is on this node.
+// answered for another address in an earlier attempt: a pod with CAP_NET_RAW can answer for
+// every address, and empty the pool so. The error names the pod if it is on this node.
 func (n Node) answersAll(heard answers, taken []probe.Taken) error {
 	taken = slices.DeleteFunc(slices.Clone(taken), func(t probe.Taken) bool { return t.By.IsZero() }) // no host answered
 	for _, t := range taken {
@@ -81,43 +80,33 @@ func (n Node) podWith(mac conf.MAC) string {
 	return found
 }
 
-// addressInUse returns the address that another ipvlan of the same NIC has. A link-local
-// address is not leased.
-func addressInUse(p plan.Plan, has *kernel.AddressInUseError) []probe.Taken {
+// inUse returns the addresses that an ADD found to be in use. Another host answered for
+// them, another ipvlan of the NIC has them, or another child of the NIC has the MAC that is
+// made from them. A link that was moved out of a namespace before its DEL is such a child.
+func inUse(req conf.Request, p plan.Plan, cause error) []probe.Taken {
+	var taken *probe.TakenError
+	var has *kernel.AddressInUseError
+	var busy *kernel.MACInUseError
+	switch {
+	case errors.As(cause, &taken):
+		return taken.Taken
+	case errors.As(cause, &has):
+	case errors.As(cause, &busy) && plan.MACFromAddress(req):
+	default:
+		return nil
+	}
 	for _, i := range p.Interfaces {
-		for _, a := range i.Addresses {
-			if a.Prefix.Addr() == has.Addr {
-				return []probe.Taken{{Target: plan.Target{Link: i.Name, MAC: i.MAC, Addr: has.Addr}, What: has.Error()}}
+		for _, a := range i.Addresses { // without those that are not leased, such as link-local ones
+			t := plan.Target{Link: i.Name, MAC: i.MAC, Addr: a.Prefix.Addr()}
+			switch {
+			case has != nil && has.Addr == t.Addr:
+				return []probe.Taken{{Target: t, What: has.Error()}}
+			case has == nil && busy.Link == i.Name:
+				return []probe.Taken{{Target: t, By: i.MAC, What: busy.Error()}}
 			}
 		}
 	}
 	return nil
-}
-
-// inUse returns the addresses that an ADD found to be in use. Another host answered for
-// them, another ipvlan has them, or another child of the same NIC has the MAC that is made
-// from them. A link that was moved out of a namespace before its DEL is such a child.
-func inUse(req conf.Request, p plan.Plan, cause error) []probe.Taken {
-	var taken *probe.TakenError
-	if errors.As(cause, &taken) {
-		return taken.Taken
-	}
-	var has *kernel.AddressInUseError
-	if errors.As(cause, &has) {
-		return addressInUse(p, has)
-	}
-	var busy *kernel.MACInUseError
-	if !errors.As(cause, &busy) || !plan.MACFromAddress(req) {
-		return nil
-	}
-	var out []probe.Taken
-	for _, i := range p.Interfaces {
-		if i.Name == busy.Link {
-			t := plan.Target{Link: i.Name, MAC: i.MAC, Addr: i.Addresses[0].Prefix.Addr()}
-			out = append(out, probe.Taken{Target: t, By: i.MAC, What: busy.Error()})
-		}
-	}
-	return out
 }
 
 // undoTime is how long a failed ADD may undo what it did, and as long again release its leases,
@@ -134,11 +123,10 @@ func undoing(ctx context.Context) (context.Context, context.CancelFunc) {
 }
 
 // abandon releases the lease of a failed ADD, undoes what make left, and deletes the
-// record. If something of ours stays in the kernel, lease and record stay, so that the
-// address is not given away and DEL can finish. If the plan has addresses that could not
-// be released, the record stays too, and the link that their IPAM plugin needs. A plan
-// without addresses needs no record: DEL calls the IPAM plugin without one too. Then the
-// link goes first, because an IPAM plugin that gave nothing may never answer.
+// record. If something of ours stays in the kernel, lease and record stay for DEL. If
+// addresses could not be released, the record stays too, with the link that their IPAM
+// plugin needs. A plan without addresses needs no record, because DEL calls the IPAM plugin
+// without one too: then the link goes first, because that plugin may never answer.
 func (n Node) abandon(ctx context.Context, pod *pod, rec record.Record, cause error) error {
 	ctx, cancel := undoing(ctx)
 	defer cancel()

@@ -27,8 +27,8 @@ const undoLockTime = 20 * time.Second
 
 // perform does the operations of an attachment. If it has several rails on shared devices,
 // or promises a GID index, then from its first address to its last GID no other such
-// attachment of the node adds or removes GIDs. This makes equal indexes on all rails likely
-// ("aligned"). Only the operation Align makes them certain.
+// attachment of the node adds or removes GIDs. This makes equal indexes on all rails likely;
+// only the operation Align makes them certain.
 func (p *pod) perform(ctx context.Context, ops plan.Ops) error {
 	from, to, several := ops.Registration()
 	if err := ops[:from].Do(ctx, p); err != nil {
@@ -80,10 +80,9 @@ func (p *pod) undo(ctx context.Context, ops plan.Ops) error {
 // are not any more.
 var errIndexesMoved = errors.New("the indexes changed while the pod was made")
 
-// compareGIDs logs the GID indexes of an attachment if they differ from rail to rail. A
-// rail with fewer addresses has fewer indexes. They differ when other users of a NIC have
-// entries in its GID table. If the configuration promises equal indexes, or a number, and
-// they are others, it is an error with errIndexesMoved.
+// compareGIDs logs the GID indexes of an attachment if they differ from rail to rail, as
+// other entries of a NIC make them. If the configuration promises equal indexes, or a
+// number, and they are others, it is an error with errIndexesMoved.
 func (n Node) compareGIDs(rec record.Record) error {
 	var rails []string
 	var indexes [][]int

@@ -65,25 +65,22 @@ func (n Node) measure(step string) (end func()) {
 	return func() { n.Took(step, n.Now()-began) }
 }
 
-// Machine is the kernel, the wire and the RDMA subsystem of a node.
+// Machine is the kernel, the wire and the RDMA subsystem of a node. The functions of
+// package kernel have the contracts.
 type Machine interface {
-	// Open opens the kernel at the host and at a pod's namespace. Its errors are those of
-	// kernel.Open.
+	// Open opens the kernel at the host and at a pod's namespace, OpenHost at the host alone.
 	Open(netns string) (Kernel, error)
-	// OpenHost opens the kernel at the host alone. Its errors are those of
-	// kernel.OpenHost.
 	OpenHost() (Kernel, error)
 	// MakeNetns makes a network namespace at a path, unless it is there. RemoveNetns removes
 	// it with all that is in it.
 	MakeNetns(path string) error
 	RemoveNetns(path string) error
-	// Facts reads the facts of the host alone. Its errors are those of kernel.HostFacts.
+	// Facts reads the facts of the host alone (kernel.HostFacts).
 	Facts(ctx context.Context, req conf.Request) ([]plan.RailFacts, error)
 	// Wire returns the executor of the operations that ask or tell the wire.
 	Wire(k Kernel) plan.Single
-	// RDMA returns the RDMA subsystem, which opens nothing before it is used. netns is
-	// the path of the pod's namespace. enter runs a function in that namespace; it is nil
-	// if there is none.
+	// RDMA returns the RDMA subsystem, which opens nothing before it is used. enter runs a
+	// function in the pod's namespace, which is at the path netns; nil: there is none.
 	RDMA(netns string, enter func(fn func() error) error) RDMA
 }
 
@@ -103,36 +100,23 @@ type Kernel interface {
 	Close()
 }
 
-// RDMA is the RDMA subsystem as one host and one pod see it. *rdma.Subsystem
-// is one.
+// RDMA is the RDMA subsystem as one host and one pod see it. *rdma.Subsystem is one, and
+// has the contracts.
 type RDMA interface {
 	plan.Single
 	align.Tables
-	// Facts finds the RDMA device behind a parent. The parent is in the pod's
-	// namespace if inPod is true. Facts fails when an ADD is already known to fail.
 	Facts(ctx context.Context, want conf.RDMA, parent plan.Link, inPod bool) (plan.RDMA, error)
-	// Mode fails when a request contradicts how the node shares its devices.
 	Mode(ctx context.Context, want conf.RDMAMode) error
-	// Current returns recorded operations with the name and the index that each device in
-	// the host's namespace has now.
 	Current(ctx context.Context, recorded plan.Ops) (plan.Ops, error)
-	// Users returns the programs that have queue pairs on the devices that recorded
-	// operations share with the host; with a namespace only the programs in it.
 	Users(ctx context.Context, recorded plan.Ops, in netns.ID) ([]string, error)
-	// Located returns the GID indexes of the GIDs that Do waited for.
 	Located() map[netip.Addr]int
-	// HasPlace fails if the GID table of a port has no place for another address.
 	HasPlace(d plan.RDMADevice) error
-	// LookBefore notes which entries there are for addresses that set is about to set.
-	// all are the operations of the attachment.
 	LookBefore(all, set plan.Ops) error
-	// Close closes the sockets.
 	Close()
 }
 
-// pod is where one attachment is made: the kernel, the wire and the RDMA subsystem of
-// one host and one pod. It sends each run of operations to the one of them that does
-// their kind, and counts the attachments that share an operation (shared.go).
+// pod is where one attachment is made. It sends each run of operations to the kernel, the
+// wire or the RDMA subsystem, and counts the attachments that share one (shared.go).
 type pod struct {
 	Kernel
 	wire    plan.Single

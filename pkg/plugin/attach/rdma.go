@@ -76,9 +76,8 @@ func (n Node) moves() iter.Seq2[record.Record, plan.Move] {
 }
 
 // withoutMoved returns the operations of a record without the moves of devices that
-// another attachment has since then. The kernel moves a device back to the host when
-// its namespace ends. So the next pod may have the device before the DEL of the last
-// pod.
+// another attachment has since then. The kernel moves a device back when its namespace
+// ends, so the next pod may have it before the DEL of the last one.
 func (n Node) withoutMoved(rec record.Record) plan.Ops {
 	if !slices.ContainsFunc(rec.Plan.Ops, is[plan.Move]) {
 		return rec.Plan.Ops
@@ -98,9 +97,8 @@ func (n Node) withoutMoved(rec record.Record) plan.Ops {
 // is says whether an operation is of a kind.
 func is[K plan.Kind](op plan.Op) bool { _, ok := op.Kind.(K); return ok }
 
-// identity returns the part of a device that stays the same. A rename in a pod does
-// not change it, because a record has the host's name. A driver that makes the device
-// again does not change it either.
+// identity returns the part of a recorded device that stays the same, also if a pod renames
+// it, or its driver makes it again.
 func identity(m plan.Move) plan.RDMADevice {
 	return plan.RDMADevice{Name: m.Device.Name, GUID: m.Device.GUID, PCI: m.Device.PCI, Auxiliary: m.Device.Auxiliary}
 }

@@ -40,11 +40,9 @@ func (n Node) Lost(ctx context.Context, at conf.Attachment) (plan.Ops, error) {
 // changes nothing else in the pod, and nothing without our mark. What other programs
 // have set stays. It returns what it did. After an error, this is still in place.
 //
-// It refuses an attachment if an address is not leased to it any more. It also
-// refuses an attachment if the interface exists but is different, or has another
-// name. The kernel could only replace such an interface, and the pod would lose its
-// connections. With several rails, Repair refuses only the rails with such an
-// interface and restores the others.
+// It refuses an attachment if an address is not leased to it any more, and each rail with
+// an interface that exists but is different, or has another name: the kernel could only
+// replace it, and the pod would lose its connections.
 func (n Node) Repair(ctx context.Context, at conf.Attachment) (plan.Ops, error) {
 	var done plan.Ops
 	err := n.standing(ctx, at, "", func(pod *pod, rec record.Record) (err error) {
@@ -81,11 +79,9 @@ func (n Node) moveBack(ctx context.Context, at conf.Attachment) error {
 	return n.withRecord(ctx, at, func(rec record.Record) error { return n.undoOnHost(ctx, rec, n.withoutMoved(rec)) })
 }
 
-// redo undoes and does each operation, and returns those that it did. It undoes
-// first, because an object of ours may be there but different: a route that lost its
-// source with the address (fib6_remove_prefsrc) would block the correct route. A
-// device that the pod has stays there: a move to the host and back would take it from
-// the pod's programs.
+// redo undoes and does each operation, and returns those that it did. It undoes first,
+// because what is there but different can be in the way, as a route that lost its source
+// with the address (fib6_remove_prefsrc). What programs of the pod use stays.
 func redo(ctx context.Context, x plan.Executor, ops plan.Ops) (done plan.Ops, err error) {
 	for i, op := range ops {
 		if !op.Stays() {
@@ -120,9 +116,8 @@ func (n Node) lost(ctx context.Context, pod *pod, rec record.Record) (plan.Ops, 
 	return withProbe(rec.Plan.Ops, withAlignment(rec.Plan.Ops, ops)), err
 }
 
-// missingOfRails returns what is missing of the rails that can be restored. The error
-// says why the other rails cannot be restored. A NIC that is gone must not stop the
-// repair of the other seven rails.
+// missingOfRails returns what is missing of the rails that can be restored, and why the
+// others cannot: a NIC that is gone must not stop the repair of the other seven rails.
 func missingOfRails(ctx context.Context, pod *pod, p plan.Plan) (plan.Ops, error) {
 	var can []plan.Interface
 	var errs []error
@@ -295,9 +290,8 @@ func withProbe(recorded, lost plan.Ops) plan.Ops {
 }
 
 // withAlignment inserts, behind the lost addresses, an alignment that gives them the GID
-// indexes that ADD found, because the programs of the pod use these. It does so for
-// shared devices: a device in the pod has only the pod's entries. Other addresses of the
-// pod stay as they are.
+// indexes that ADD found, which the programs of the pod use. A device in the pod needs
+// none: it has only the pod's entries.
 func withAlignment(recorded, lost plan.Ops) plan.Ops {
 	var rails []plan.AlignRail
 	for _, op := range recorded {

@@ -20,9 +20,8 @@ import (
 
 // resume deals with what an earlier ADD of the same attachment left. If that finished
 // in this namespace and all of it is in place, resume returns its result, or refuses a
-// second roce that adopts, which looks like a repeated ADD. Anything else
-// is taken away with its lease, and the result is nil: this ADD starts from nothing. The
-// pod gets its own address back, because the quarantine is for others.
+// second roce that adopts, which looks like a repeated ADD. Anything else is taken away
+// with its lease, and the result is nil: this ADD starts from nothing.
 func (n Node) resume(ctx context.Context, pod *pod, req conf.Request) (*current.Result, error) {
 	rec, err := n.Records.Load(req.Attachment)
 	if errors.Is(err, record.ErrNotExist) {

@@ -18,11 +18,8 @@ import (
 	"github.com/roce-cni/roce-cni/pkg/plugin/record"
 )
 
-// Do implements plan.Executor. A shared operation is done with the node's lock held. The
-// record has it before it is done, so that no other attachment undoes it from then on.
-//
-// The executor below knows our objects by the mark. If a foreign object is where ours
-// should be, it is an error, and the object stays.
+// Do implements plan.Executor. A shared operation is done with the node's lock held. It is
+// in the record already, so no other attachment undoes it from then on.
 func (p *pod) Do(ctx context.Context, run ...plan.Op) error {
 	defer p.measure(run[0].Name())()
 	if !run[0].Shared {
@@ -40,9 +37,8 @@ func (p *pod) Do(ctx context.Context, run ...plan.Op) error {
 }
 
 // Undo implements plan.Executor. The last attachment that has a shared operation in its
-// record undoes it. An operation that was undone, or left to another attachment, is
-// removed from the record before the lock is released. If two attachments are deleted at
-// the same time, the second one then finds that it is the last.
+// record undoes it. Each one removes it from its record before the lock is released, so of
+// two that are deleted at the same time the second finds that it is the last.
 func (p *pod) Undo(ctx context.Context, run ...plan.Op) error {
 	if !run[0].Shared {
 		return p.undoRun(ctx, run...)

@@ -143,10 +143,8 @@ func (n Node) Preview(ctx context.Context, req conf.Request, facts []plan.RailFa
 	return plan.Make(req, rails)
 }
 
-// distinct refuses a NIC that two rails share. They may name it in two ways, for
-// example with an altname or a selector. The configuration alone shows the conflict
-// only when both use the same words. It also refuses a promised GID index for two rails
-// with one RDMA port, such as two VLANs of a NIC.
+// distinct refuses a NIC that two rails share, under whatever names, and a promised GID
+// index for two rails with one RDMA port, such as two VLANs of a NIC.
 func distinct(req conf.Request, rails []plan.Rail) error {
 	for i, r := range rails {
 		for _, other := range rails[:i] {
