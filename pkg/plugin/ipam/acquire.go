@@ -14,9 +14,8 @@ import (
 	"github.com/roce-cni/roce-cni/pkg/plugin/ipam/ledger"
 )
 
-// expireBatch is how many addresses one Acquire frees from quarantine for each
-// address that it leases. The bound keeps the cost of an Acquire independent of
-// how many are in quarantine.
+// expireBatch is how many addresses one Acquire frees from quarantine for each address
+// that it leases, so that its cost does not depend on how many are in quarantine.
 const expireBatch = 4
 
 // unbounded is a window without end, for when no address is free.
@@ -189,10 +188,9 @@ func (s *session) reapAll() {
 	s.expireAll()
 }
 
-// expire frees addresses of the pool after their quarantine, oldest first. It
-// waits until there are batch of them, and frees no more than batch. A batch
-// costs less than single addresses, and until then their last owners can still
-// get them back.
+// expire frees addresses of the pool after their quarantine, oldest first: batch of them,
+// or none if there are fewer. A batch costs less than single addresses, and until then
+// their last owners can still get them back.
 func (s *session) expire(batch int) {
 	var due []ledger.Quarantined
 	for r := range s.Quarantined(s.ask.Pool) {
@@ -212,8 +210,11 @@ func (s *session) expire(batch int) {
 }
 
 // quarantined says whether an address is still in quarantine.
-func (s *session) quarantined(r ledger.Quarantined) bool {
-	return s.Now-r.Freed < quarantineFor(r.State, s.ask.Quarantine)
+func (s *session) quarantined(r ledger.Quarantined) bool { return s.quarantineLeft(r) > 0 }
+
+// quarantineLeft returns how much of its quarantine an address still has.
+func (s *session) quarantineLeft(r ledger.Quarantined) time.Duration {
+	return quarantineFor(r.State, s.ask.Quarantine) - (s.Now - r.Freed)
 }
 
 // quarantineFor returns how long the quarantine of an address is.
@@ -276,10 +277,11 @@ func (s *session) request(w want) (early bool, err error) {
 // wake leases an address in quarantine. It says whether the quarantine was not
 // over.
 func (s *session) wake(r ledger.Quarantined) (early bool, err error) {
-	if s.ask.RefuseQuarantined && s.quarantined(r) {
-		return false, s.inQuarantine(r)
-	}
 	early = s.quarantined(r)
+	if early && s.ask.RefuseQuarantined {
+		return false, cnierr.New(cnierr.TryAgain, "lease requested address", r.Addr.String(), quarantineHint,
+			"it is in quarantine for %v more: its last user may still have it, and this program cannot probe for conflicts", s.quarantineLeft(r).Round(time.Second))
+	}
 	s.Wake(s.ask.Owner, r, early)
 	return early, nil
 }
@@ -357,24 +359,12 @@ func (s *session) fitting(a netip.Addr) int {
 	return -1
 }
 
-// quarantineLeft returns how much of its quarantine an address still has, in whole
-// seconds.
-func (s *session) quarantineLeft(r ledger.Quarantined) time.Duration {
-	return (quarantineFor(r.State, s.ask.Quarantine) - (s.Now - r.Freed)).Round(time.Second)
-}
-
 const quarantineHint = "wait until the quarantine is over, widen ipam.subnets[].ranges, or shorten ipam.quarantine"
-
-// inQuarantine returns the error for a requested address that is in quarantine.
-func (s *session) inQuarantine(r ledger.Quarantined) error {
-	return cnierr.New(cnierr.TryAgain, "lease requested address", r.Addr.String(), quarantineHint,
-		"it is in quarantine for %v more: its last user may still have it, and this program cannot probe for conflicts", s.quarantineLeft(r))
-}
 
 // allInQuarantine returns the error for a subnet in which all addresses that are left are in
 // quarantine. r is longest in quarantine.
 func (s *session) allInQuarantine(w want, r ledger.Quarantined) error {
 	return cnierr.New(cnierr.PoolExhausted, "lease address", s.ask.Pool, quarantineHint,
 		"all free addresses of %v are in quarantine, the next one (%v) for %v more, and this program cannot probe for conflicts: %v",
-		w.Prefix, r.Addr, s.quarantineLeft(r), s.usageOf(w))
+		w.Prefix, r.Addr, s.quarantineLeft(r).Round(time.Second), s.usageOf(w))
 }

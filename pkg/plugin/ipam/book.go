@@ -101,31 +101,23 @@ type Config struct {
 // All methods return code 107 for a database that cannot be read, and code 5
 // when the file system fails. A call that fails has changed nothing.
 type Book struct {
-	store   ledger.Store
-	observe func() func(netns.Ref) (bool, error)
-	reaped  func(context.Context, Owner)
-	log     *slog.Logger
+	c     Config
+	store ledger.Store
 }
 
 // New returns a Book. It does no I/O.
 func New(c Config) *Book {
-	log := c.Log
-	if log == nil {
-		log = slog.New(slog.DiscardHandler)
+	if c.Log == nil {
+		c.Log = slog.New(slog.DiscardHandler)
 	}
-	reaped := c.Reaped
-	if reaped == nil {
-		reaped = func(context.Context, Owner) {}
+	if c.Reaped == nil {
+		c.Reaped = func(context.Context, Owner) {}
 	}
-	return &Book{
-		store:   ledger.Store{Dir: c.Dir, BootID: c.BootID, Now: c.Now},
-		observe: c.Observe,
-		reaped:  reaped,
-		log:     log,
-	}
+	return &Book{c, ledger.Store{Dir: c.Dir, BootID: c.BootID, Now: c.Now}}
 }
 
-// work is a transaction with the values that reaping and logging need.
+// work is a transaction with what follows from it: before it has committed, nothing has
+// happened.
 type work struct {
 	*ledger.Ledger
 	alive  func(netns.Ref) (bool, error)
@@ -133,24 +125,23 @@ type work struct {
 	notes  []note
 }
 
-// note is a message to log after the transaction has committed: before, nothing
-// has happened.
+// note is a message to log.
 type note struct {
 	text string
 	args []any
 }
 
-func (b *Book) work(l *ledger.Ledger) work { return work{Ledger: l, alive: b.observe()} }
+func (b *Book) work(l *ledger.Ledger) work { return work{Ledger: l, alive: b.c.Observe()} }
 
 func (w *work) warn(text string, args ...any) { w.notes = append(w.notes, note{text, args}) }
 
 // report tells what happened, after the transaction has committed.
 func (b *Book) report(ctx context.Context, w work) {
 	for _, n := range w.notes {
-		b.log.WarnContext(ctx, n.text, n.args...)
+		b.c.Log.WarnContext(ctx, n.text, n.args...)
 	}
 	for _, o := range w.reaped {
-		b.reaped(ctx, o)
+		b.c.Reaped(ctx, o)
 	}
 }
 

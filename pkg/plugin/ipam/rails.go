@@ -4,6 +4,7 @@
 package ipam
 
 import (
+	"maps"
 	"net/netip"
 	"slices"
 
@@ -42,17 +43,13 @@ func (s *session) rails(wants []want) rails {
 // groups returns the wants of each group that can have a common slot. It leaves
 // out groups with subnets that overlap, because there a slot may be the same
 // address twice.
-func (s *session) groups() [][]int {
-	var order []int
+func (s *session) groups() (out [][]int) {
 	groups := map[int][]int{}
 	for i, w := range s.wants {
-		if w.Group != 0 && len(groups[w.Group]) == 0 {
-			order = append(order, w.Group)
-		}
 		groups[w.Group] = append(groups[w.Group], i)
 	}
-	var out [][]int
-	for _, g := range order {
+	delete(groups, 0)
+	for _, g := range slices.Sorted(maps.Keys(groups)) {
 		members := groups[g]
 		overlap := slices.ContainsFunc(members, func(i int) bool {
 			return slices.ContainsFunc(members, func(j int) bool { return i < j && s.wants[i].Prefix.Overlaps(s.wants[j].Prefix) })
@@ -214,9 +211,8 @@ func quarantinedAt(quarantined []ledger.Quarantined, a netip.Addr) int {
 	return slices.IndexFunc(quarantined, func(r ledger.Quarantined) bool { return r.Addr == a })
 }
 
-// used tells Pick whether a slot is used. A slot is used if it is used on any
-// rail. The search ends at the end of the range of usable that holds the slot.
-// So Pick passes each used run of each rail once.
+// used tells Pick whether a slot is used on any rail. The search ends with the range of
+// usable that holds the slot, so Pick passes each used run of each rail once.
 func (r rails) used(slot netip.Addr) (last netip.Addr, taken bool) {
 	end := r.usable[netrange.Find(r.usable, slot)].Last
 	free := 0 // the number of rails on which the slot is known to be free

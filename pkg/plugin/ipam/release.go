@@ -135,18 +135,15 @@ const (
 	attachWindow = 32
 )
 
-// reap puts leases of namespaces that are gone into quarantine, because Multus
-// sends no GC to secondary networks and a DEL may never come. It looks at no
-// more than limit namespaces: those of the owners that are stored next to
-// the owner of this call. So it needs almost no further pages. Which
-// namespaces these are is chance. Without limit it looks at all, but only when
-// no address is free.
+// reap puts leases of namespaces that are gone into quarantine, because Multus sends no GC
+// to secondary networks and a DEL may never come. It looks at no more than limit namespaces:
+// those of the owners that are stored next to the owner of this call, which is chance and
+// needs almost no further pages.
 //
-// A missing path proves nothing while a process has the namespace, and nothing
-// where this process cannot see the namespaces of the node, for instance in a
-// container without /run/netns. So reap reaps nothing unless it finds the
-// namespace of the present call in the same folder, or both are named by a process. It also reaps nothing if most
-// namespaces that it looked at seem to be gone.
+// A missing path proves nothing while a process has the namespace, and nothing in a
+// container without /run/netns. So reap reaps nothing unless it finds the namespace of the
+// present call in the same folder, or both are named by a process. It also reaps nothing if
+// most namespaces that it looked at seem to be gone.
 func (w *work) reap(k Key, present netns.Ref, limit int) {
 	if !w.visible(present) {
 		return

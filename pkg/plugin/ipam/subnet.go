@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"net/netip"
+	"slices"
 
 	"github.com/roce-cni/roce-cni/pkg/base/cnierr"
 	"github.com/roce-cni/roce-cni/pkg/base/netrange"
@@ -101,10 +102,8 @@ func (s Subnet) refuse(a netip.Addr, reserved []netip.Addr) string {
 	if a == s.Gateway {
 		return "the gateway"
 	}
-	for _, r := range reserved {
-		if a == r {
-			return "an address of this host"
-		}
+	if slices.Contains(reserved, a) {
+		return "an address of this host"
 	}
 	for _, b := range netrange.Specials() {
 		if b.Contains(a) {

@@ -241,8 +241,8 @@ func (a Allocator) CheckRepeated(ctx context.Context, req conf.Request, rec reco
 	return a.CheckRecord(ctx, rec)
 }
 
-// CheckHeld says that an attachment holds no lease of our pools for its network. It
-// is CHECK of roce-ipam, which has no record.
+// CheckHeld is CHECK of roce-ipam, which has no record: it says that an attachment holds no
+// lease of our pools for its network.
 func (a Allocator) CheckHeld(ctx context.Context, req conf.Request, netns netns.ID) error {
 	held, err := a.pools().holds(ctx, req.Network, req.Attachment, netns)
 	if err != nil || held {
@@ -254,8 +254,7 @@ func (a Allocator) CheckHeld(ctx context.Context, req conf.Request, netns netns.
 }
 
 // Release releases everything that a recorded attachment has leased. Having no lease
-// counts as success. Only the source that leased an address releases it: the
-// addresses of an adopted interface belong to the plugin that made the interface.
+// counts as success. The addresses of an adopted interface belong to the plugin that made it.
 func (a Allocator) Release(ctx context.Context, rec record.Record) error {
 	return a.source(rec.IPAM).Release(ctx, rec)
 }
@@ -265,9 +264,8 @@ func (a Allocator) ReleaseByDEL(ctx context.Context, rec record.Record, d conf.D
 	return a.Release(ctx, asCalled(rec, d))
 }
 
-// ReleaseUnfinished is Release after an ADD that did not finish: the attachment may
-// have no lease. An IPAM plugin that is not installed is no error, because ADD cannot
-// have leased from it.
+// ReleaseUnfinished is Release after an ADD that did not finish. An IPAM plugin that is not
+// installed is no error, because ADD cannot have leased from it.
 func (a Allocator) ReleaseUnfinished(ctx context.Context, rec record.Record) error {
 	if err := a.Release(ctx, rec); !errors.Is(err, ErrNotInstalled) {
 		return err
@@ -284,8 +282,7 @@ func (a Allocator) Held(ctx context.Context, gc conf.GC) ([]conf.Attachment, err
 	return a.pools().held(ctx, gc.Network)
 }
 
-// ReleaseHeld releases what the program holds of an attachment without record, if the network of a
-// GC leases from our pools.
+// ReleaseHeld releases what Held says of an attachment.
 func (a Allocator) ReleaseHeld(ctx context.Context, gc conf.GC, at conf.Attachment) error {
 	if gc.IPAM != conf.PoolType {
 		return nil
@@ -321,8 +318,7 @@ func asCalled(rec record.Record, d conf.Del) record.Record {
 	return rec
 }
 
-// previous leases nothing. It is for attachments without address, and for those with
-// the addresses of the plugins before roce.
+// previous leases nothing: there is no address, or the plugins before roce have leased it.
 type previous struct{}
 
 // Acquire implements source.

@@ -42,11 +42,10 @@ func (p pools) Preview(ctx context.Context, req conf.Request, rails []plan.Rail)
 // Reject implements source. An address that was asked for has no substitute.
 func (p pools) Reject(ctx context.Context, req conf.Request, rails []plan.Rail, taken []plan.Target) (bool, error) {
 	ask := p.ask(req, rails)
-	addrs := make([]netip.Addr, 0, len(taken))
 	more := true
-	for _, t := range taken {
-		addrs = append(addrs, t.Addr)
-		more = more && !slices.Contains(ask.Requested, t.Addr)
+	addrs := make([]netip.Addr, len(taken))
+	for i, t := range taken {
+		addrs[i], more = t.Addr, more && !slices.Contains(ask.Requested, t.Addr)
 	}
 	return more, p.Book.Reject(ctx, ask, addrs)
 }
@@ -78,7 +77,7 @@ func (p pools) check(ctx context.Context, rec record.Record) error {
 	return errors.Join(errs...)
 }
 
-// held returns the attachments for which the program holds leases for a network.
+// held is Allocator.Held.
 func (p pools) held(ctx context.Context, network string) ([]conf.Attachment, error) {
 	entries, err := p.Book.List(ctx, "")
 	var out []conf.Attachment
@@ -91,8 +90,8 @@ func (p pools) held(ctx context.Context, network string) ([]conf.Attachment, err
 	return out, err
 }
 
-// holds says whether the program holds leases of an attachment for a network. After a rebuild of the
-// database, it goes by the namespace of the attachment.
+// holds says whether the program holds leases of an attachment for a network. After a rebuild
+// of the database, it goes by the namespace.
 func (p pools) holds(ctx context.Context, network string, at conf.Attachment, ns netns.ID) (bool, error) {
 	entries, err := p.Book.List(ctx, "")
 	owner := p.key(network, at)
@@ -125,9 +124,7 @@ func (p pools) why(ctx context.Context, req conf.Request, rails []plan.Rail, err
 	return cmp.Or(p.exhausted(req.IPAM, usage), err)
 }
 
-// exhausted returns the error when a subnet has no address left that ADD may lease. For a
-// RailPool it has another hint, because a change of the configuration does not give the
-// node more addresses.
+// exhausted returns the error when a subnet has no address left that ADD may lease.
 func (p pools) exhausted(c conf.IPAM, usage []ipam.Usage) error {
 	i := slices.IndexFunc(usage, func(u ipam.Usage) bool {
 		return u.Free.Sign() <= 0 && (u.Quarantined == 0 || p.RefuseQuarantined && u.Quarantined == u.Refused)

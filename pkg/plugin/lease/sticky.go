@@ -33,11 +33,10 @@ type stickyClaim struct {
 	ordinary []plan.Rail     // the rails with these
 }
 
-// askSticky asks the agent for the sticky addresses of the pod. If the agent grants
-// them, the rails of the claim then request them by number. It asks nothing if
-// the pool is not sticky, if the pod is not one of a StatefulSet, or if the pod requests
-// an address itself. It returns TryAgain when the agent gives neither addresses nor a
-// reason why there are none.
+// askSticky asks the agent for the sticky addresses of the pod, if the pool is sticky and the
+// pod is one of a StatefulSet that requests no address itself. The rails of the claim then
+// request those that are granted by number. It returns TryAgain when the agent gives neither
+// addresses nor a reason why there are none.
 func (c *Claim) askSticky() error {
 	s := &c.sticky
 	k, ok := nodefile.Sticky(c.req.Pod.Namespace, c.req.Pod.Name, string(c.req.IfName))
@@ -96,9 +95,8 @@ func (c *Claim) ordinaryOnly() bool {
 	return had
 }
 
-// withoutSticky gives the rails ordinary addresses instead of sticky ones, because
-// another machine has one of these. It returns whether the rails had sticky
-// addresses.
+// withoutSticky gives the rails ordinary addresses instead of sticky ones, of which another
+// machine has one. It returns whether the rails had any.
 func (c *Claim) withoutSticky() bool {
 	if !c.sticky.grant.Granted() {
 		return false
@@ -108,9 +106,8 @@ func (c *Claim) withoutSticky() bool {
 	return c.ordinaryOnly()
 }
 
-// stickyError rewrites the error of leasing a granted address, so that it names the
-// pod: the user did not request this address by its number. An error that is not
-// about an address, such as one about a lock, stays as it is.
+// stickyError rewrites an error about a granted address, so that it names the pod: the user
+// did not request this address by its number.
 func (c *Claim) stickyError(err error) error {
 	held := &cnierr.Error{}
 	errors.As(err, &held)
@@ -124,9 +121,8 @@ func waitFor(k nodefile.Key, hint, why string, args ...any) error {
 	return cnierr.New(cnierr.TryAgain, "lease the sticky addresses of", k.Namespace+"/"+k.Pod, hint, "interface %q: "+why, append([]any{k.Interface}, args...)...)
 }
 
-// byNumber returns a rail that requests every granted address by its number. If such
-// an address is leased, the error then names the pod that has it, and does not say
-// that the pool is exhausted.
+// byNumber returns a rail that requests every granted address by its number, so that an
+// error names the pod that has one.
 func byNumber(rail conf.Rail) conf.Rail {
 	for _, s := range rail.Subnets {
 		rail.Requested = append(rail.Requested, s.Ranges[0].First)

@@ -91,11 +91,10 @@ func (c *Claim) fromTable() (conf.Request, error) {
 	return c.given.WithSubnets(subnets)
 }
 
-// ofRailPool returns a request for addresses of a RailPool. It has the subnets and
-// the quarantine of the node file. Rail i of the attachment is rail i of the pool. A
-// single interface is on the rail that the configuration says, or on the rail with
-// one of the NIC's own addresses. nic has these addresses; it is empty if they are
-// unknown. The error is BadConfig if the pool has other rails or if a requested
+// ofRailPool returns a request with the subnets and the quarantine of a node file. Rail i of
+// the attachment is rail i of the pool. A single interface is on the rail that the
+// configuration says, or on that with one of the NIC's own addresses, which nic has as far
+// as they are known. The error is BadConfig if the pool has other rails or if a requested
 // address is not this node's. Other errors are those of conf.Request.WithSubnets.
 func ofRailPool(req conf.Request, f nodefile.File, nic []netip.Prefix) (conf.Request, error) {
 	rails := f.Subnets()

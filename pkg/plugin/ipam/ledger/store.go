@@ -31,12 +31,11 @@ const (
 // ErrNone says that there is no database of this boot.
 var ErrNone = errors.New("no lease database")
 
-// Store is the database of a node on disk. It decides who may open the database and
-// when, and when the database is thrown away or rebuilt. Each method opens the
-// database, runs one transaction and closes it. In that time it is alone among all
-// goroutines and processes. Methods wait for one another as long as the context allows,
-// and then return code 11. They return code 107 for a database that cannot be read, and
-// code 5 when the file system fails. They have then changed nothing.
+// Store is the database of a node on disk. Each method opens the database, runs one
+// transaction and closes it. In that time it is alone among all goroutines and processes.
+// Methods wait for one another as long as the context allows, and then return code 11. They
+// return code 107 for a database that cannot be read, and code 5 when the file system fails.
+// They have then changed nothing.
 //
 // The boot id is in the database and in the lock file. Because of the second one, a
 // database of another boot can be thrown away without reading it: after a power
@@ -68,9 +67,9 @@ func (s Store) Update(ctx context.Context, fn func(*Ledger) error) error {
 	err = s.transact(os.O_RDWR, kv.Write, fn)
 	switch {
 	case errors.Is(err, ErrNone): // the database says so, though the lock file did not
-		err = s.create()
+		err = s.replace(s.blank)
 	case errors.Is(err, kv.ErrHollow):
-		err = s.compact()
+		err = s.replace(s.copyTo)
 	default:
 		return s.classify(err)
 	}
@@ -181,7 +180,7 @@ func (s Store) prepare(lock *os.File) error {
 	if _, err := os.Stat(s.db()); !errors.Is(err, fs.ErrNotExist) {
 		return err
 	}
-	return s.create()
+	return s.replace(s.blank)
 }
 
 // restart throws away the database of another boot. It puts the id of this boot
@@ -227,12 +226,6 @@ func (s Store) bind(fn func(*Ledger) error) func(*kv.Tx) error {
 	return func(tx *kv.Tx) error { return fn(open(tx, s.BootID, s.Now())) }
 }
 
-// create replaces the database, if there is one, by an empty one.
-func (s Store) create() error { return s.replace(s.blank) }
-
-// compact rewrites the database without free pages.
-func (s Store) compact() error { return s.replace(s.copyTo) }
-
 // replace makes a database with fn, which may close the file. It uses another
 // name first, so that a kill cannot leave half a database.
 func (s Store) replace(fn func(*os.File) error) error {
@@ -250,10 +243,12 @@ func (s Store) replace(fn func(*os.File) error) error {
 	return os.Rename(file.Name(), s.db())
 }
 
+// blank makes a file an empty database.
 func (s Store) blank(file *os.File) error {
 	return kv.Create(file, tableNames(), func(tables []*kv.Table) { found(tables, s.BootID) })
 }
 
+// copyTo makes a file the database without free pages.
 func (s Store) copyTo(file *os.File) error {
 	return s.transact(os.O_RDONLY, kv.Read, func(l *Ledger) error { return l.tx.Copy(file) })
 }
