@@ -124,11 +124,7 @@ func check(ctx context.Context, args *skel.CmdArgs) error {
 	if err != nil {
 		return err
 	}
-	s, err := allowed(req)
-	if err != nil {
-		return err
-	}
-	addresses, err := allocator(s.StateDir, conf.Program(in), slog.New(slog.DiscardHandler))
+	addresses, err := looking(in, req)
 	if err != nil {
 		return err
 	}
@@ -171,13 +167,9 @@ func status(ctx context.Context, args *skel.CmdArgs) error {
 	if err != nil {
 		return err
 	}
-	s, err := allowed(req)
+	addresses, err := looking(in, req)
 	if err != nil {
 		return cnierr.Unavailable(err)
-	}
-	addresses, err := allocator(s.StateDir, conf.Program(in), slog.New(slog.DiscardHandler))
-	if err != nil {
-		return err
 	}
 	var facts plan.Facts
 	if facts.HostAddrs, err = kernel.HostAddrs(ctx); err != nil {
@@ -199,6 +191,16 @@ func allowed(req conf.Request) (settings.Node, error) {
 	}
 	_, err = plugin.Allowed(s, req)
 	return s, err
+}
+
+// looking returns the allocator of this node for a call that changes nothing, if the
+// settings allow the request.
+func looking(in conf.Input, req conf.Request) (lease.Allocator, error) {
+	s, err := allowed(req)
+	if err != nil {
+		return lease.Allocator{}, err
+	}
+	return allocator(s.StateDir, conf.Program(in), slog.New(slog.DiscardHandler))
 }
 
 // hostFacts returns the facts that need no link: the pod's namespace, and the

@@ -105,16 +105,7 @@ func gc(ctx context.Context, args *skel.CmdArgs) error {
 	if err != nil {
 		return err
 	}
-	log, closeLog, err := plugin.OpenLog(s.Log)
-	if err != nil {
-		return err
-	}
-	defer closeLog()
-	n, err := node(args, s, nil, log)
-	if err != nil {
-		return err
-	}
-	return n.GC(ctx, plugin.ForGC(s, g, log))
+	return on(args, s, nil, func(n attach.Node) error { return n.GC(ctx, plugin.ForGC(s, g, n.Log)) })
 }
 
 func status(ctx context.Context, args *skel.CmdArgs) error {
@@ -144,6 +135,11 @@ func with(args *skel.CmdArgs, req conf.Request, verb func(attach.Node) error) er
 	if err != nil {
 		return err
 	}
+	return on(args, s, parent, verb)
+}
+
+// on runs a verb on the node, with the log of its settings.
+func on(args *skel.CmdArgs, s settings.Node, parent func(plan.Link) error, verb func(attach.Node) error) error {
 	log, closeLog, err := plugin.OpenLog(s.Log)
 	if err != nil {
 		return err

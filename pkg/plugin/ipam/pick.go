@@ -19,9 +19,8 @@ type Used func(netip.Addr) (last netip.Addr, used bool)
 // there is none. usable must be in ascending order, and its ranges must not
 // touch.
 //
-// It calls used at most twice for each range. So its cost depends on how much
-// is excluded. It does not depend on the size of the subnet or on the number of
-// leases.
+// It calls used at most twice for each range, whatever the size of the subnet and the number
+// of leases.
 func Pick(usable []netrange.Range, start netip.Addr, used Used) (netip.Addr, bool) {
 	n := len(usable)
 	if n == 0 {
@@ -44,10 +43,9 @@ func Pick(usable []netrange.Range, start netip.Addr, used Used) (netip.Addr, boo
 	return netip.Addr{}, false
 }
 
-// preferred returns the address at which the search for an owner's address starts.
-// It depends only on the owner and on what is usable. So a pod that comes back
-// under its name usually gets its address back, and pods that start at once do
-// not compete for the same address.
+// preferred returns the address at which the search for an owner's address starts. It
+// depends only on the owner and on what is usable, so a pod that comes back under its name
+// usually gets its address back, and pods that start at once do not compete for one.
 func preferred(usable []netrange.Range, o Owner) netip.Addr {
 	size := netrange.Count(usable)
 	if size.Sign() == 0 {

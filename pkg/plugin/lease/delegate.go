@@ -26,18 +26,16 @@ import (
 	"github.com/roce-cni/roce-cni/pkg/plugin/result"
 )
 
-// Plugins leases from another IPAM plugin (SPEC.md section 4). It looks for the
-// plugin in CNI_PATH. The plugin gets the environment of the current call, and
-// the whole configuration on standard input. An error of the plugin keeps its
-// code, message and hint.
+// Plugins leases from another IPAM plugin (SPEC.md section 4), which gets the environment of
+// the current call, and the whole configuration on standard input. An error of the plugin
+// keeps its code, message and hint.
 type Plugins struct {
 	Path    []string  // CNI_PATH
 	Environ []string  // of this process, the CNI_ variables of the call included
 	Stderr  io.Writer // where plugins print what is not a result
-	// Guard returns a file that a plugin that works for a container inherits.
-	// So the next call for this container waits for the plugin even if we are
-	// killed. Otherwise the plugin could lease an address after DEL, and the
-	// address would be lost. Its contract is that of record.Store.
+	// Guard returns a file that a plugin that works for a container inherits, so that the next
+	// call for the container waits for it even if we are killed: an address that it leases
+	// after DEL would be lost. Its contract is that of record.Store.
 	Guard func(conf.ContainerID) (*os.File, error)
 }
 

@@ -20,9 +20,8 @@ import (
 // parent is in the pod's namespace if inPod is true. Facts changes nothing. It fails
 // if ADD would fail later, when an address is already leased.
 //
-// Facts needs two netlink round trips for all parents of a namespace. This does not
-// depend on the number of devices and the size of their GID tables (see
-// nldev.Conn.System). For each parent it reads two links of sysfs. In exclusive mode
+// Facts needs two netlink round trips for all parents of a namespace, whatever the devices
+// and their GID tables are, and reads two links of sysfs for each parent. In exclusive mode
 // it also reads the two settings that a move loses, and the users of the device.
 //
 // Errors: RDMAMode when the request contradicts the mode of the node. NoRDMA when
@@ -239,9 +238,9 @@ func (s *Subsystem) usable(d nldev.Device, p nldev.Port, at Side) error {
 }
 
 // otherwise refuses a port of a device that is not known to speak RoCE. mlx5 makes ports
-// without a GID table, which carry only raw packets, in switchdev mode (mlx5_port_rep_immutable)
-// and when devlink's enable_roce is false (raw_eth_profile). The kernel then tells no protocol
-// for the device. Older kernels tell no protocol for any device.
+// without a GID table in switchdev mode (mlx5_port_rep_immutable) and when devlink's
+// enable_roce is false (raw_eth_profile). The kernel then tells no protocol, as older kernels
+// do for all devices.
 func (s *Subsystem) otherwise(d nldev.Device, p nldev.Port, at Side) error {
 	files, err := s.files(at)
 	if err != nil {

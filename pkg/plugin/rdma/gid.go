@@ -163,9 +163,8 @@ func (g gid) views() (entries []gidtable.Entry, size int, hidden bool, err error
 }
 
 // TableFull is what the kernel logs for an address when the table has no free entry
-// (__ib_cache_gid_add, ENOSPC). The log is needed because a count of the entries may
-// be too low: the driver may hide entries, and a running program may hold the entry
-// of an address that is gone, which reads as free (del_gid).
+// (__ib_cache_gid_add, ENOSPC). A count may be too low: the driver may hide entries, and one
+// that a running program holds after its address is gone reads as free (del_gid).
 const TableFull = `"unable to add gid" with error=-28 in dmesg`
 
 const fewerPods = "start fewer pods on this NIC, or give them fewer addresses: each address takes one entry, or two if the NIC has RoCE v1 too, and so does each address of the host"
@@ -210,9 +209,8 @@ func (g gid) room(entries []gidtable.Entry, size int) string {
 // undo has nothing to undo: the kernel removes the entries with the addresses.
 func (gid) undo(context.Context) error { return nil }
 
-// check reads the whole table, because the host or another pod may have an entry of
-// the same address at any index. If the driver hides entries, check sees only those
-// of the host and of this pod.
+// check reads the whole table, because another interface may have an entry of the same
+// address at any index.
 func (g gid) check(ctx context.Context) error {
 	entries, _, _, err := g.views()
 	if errors.Is(err, gidtable.ErrNone) {

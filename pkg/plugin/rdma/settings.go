@@ -21,9 +21,8 @@ import (
 // errNoSetting says that the kernel or the driver does not have a setting.
 var errNoSetting = errors.New("there is no such setting")
 
-// errSeveral says that several devices of the node have one name, in different
-// namespaces. This is possible since Linux 7.3. configfs then looks at all devices
-// and takes any of these (cma_configfs.c, filter_by_name).
+// errSeveral says that several devices of the node have one name, as is possible in
+// different namespaces since Linux 7.3. configfs takes any of them (filter_by_name).
 var errSeveral = errors.New("several RDMA devices of the node have this name, and the kernel would use any of them")
 
 const (
@@ -55,10 +54,10 @@ func (s *Subsystem) tos(at Side, d plan.RDMADevice) (*uint8, error) {
 // setTOS sets the type of service of a device that is in the namespace.
 func (s *Subsystem) setTOS(at Side, d plan.RDMADevice, v uint8) error {
 	err := s.withCM(at, d, func(file string) error { return write(file, strconv.Itoa(int(v))) })
-	if errors.Is(err, errNoSetting) {
+	switch {
+	case errors.Is(err, errNoSetting):
 		return cnierr.New(cnierr.IO, "set "+tosFile, d.Name, "modprobe rdma_cm", "%w", err)
-	}
-	if errors.Is(err, errSeveral) {
+	case errors.Is(err, errSeveral):
 		return cnierr.New(cnierr.IO, "set "+tosFile, d.Name, "give each device a name of its own: rdma dev set OLD name NEW", "%w", err)
 	}
 	return classify("set "+tosFile, d.Name, err)
@@ -67,10 +66,9 @@ func (s *Subsystem) setTOS(at Side, d plan.RDMADevice, v uint8) error {
 // named returns how many devices of the node have a name, in all namespaces.
 func (s *Subsystem) named(name string) int { return len(s.deviceFiles(name)) }
 
-// withCM calls fn with the file of the type of service in configfs. The folder of
-// this file exists only after a process makes it (make_cma_dev). The kernel looks the
-// device up in the namespace of the calling thread, when the folder is made and at
-// each use.
+// withCM calls fn with the file of the type of service in configfs. Its folder exists only
+// after a process makes it (make_cma_dev). The kernel looks the device up in the namespace
+// of the calling thread.
 func (s *Subsystem) withCM(at Side, d plan.RDMADevice, fn func(file string) error) error {
 	if s.named(d.Name) > 1 {
 		return errSeveral

@@ -28,18 +28,16 @@ var ErrHollow = errors.New("too many free pages")
 // pageSize is set when a file is made, so that it is the same on every kernel.
 const pageSize = 4096
 
-// maxHollow is how many free pages a file may have. bbolt reads and writes the
-// list of all free pages in each transaction. Without a limit, one peak of use
-// would make all later transactions slower.
+// maxHollow is how many free pages a file may have: bbolt reads and writes the list of all
+// in each transaction, so one peak of use would make all later ones slower.
 const maxHollow = 512
 
 // reserve is how many bytes behind its last page a file has space for after each Write. bbolt
 // writes each page that changes to another place, so without space nothing could be deleted.
 const reserve = 64 * pageSize
 
-// fillPercent is how full a page is after a copy: about as full as random
-// inserts leave it. If pages were fuller, each of the next inserts would split
-// one.
+// fillPercent is how full a page is after a copy: about as full as random inserts leave it.
+// Each of the next inserts would split a fuller one.
 const fillPercent = 0.7
 
 // Mode says how a transaction may end.
@@ -112,11 +110,9 @@ func attempt(fn func() error) (err error) {
 // Transact runs fn in one transaction on a file, and closes the file. It
 // commits the changes of fn if fn returns nil and the mode allows it.
 //
-// Only here does bbolt touch a file that may be damaged. bbolt panics on most
-// damage, and faults on memory that is mapped from a file that is too short.
-// Transact returns ErrDamaged for both. It does not catch pages that lead back
-// to themselves: bbolt follows them until the process has no stack or no memory
-// left.
+// bbolt panics on most damage, and faults on memory that is mapped from a file that is too
+// short. Transact returns ErrDamaged for both. It does not catch pages that lead back to
+// themselves: bbolt follows them until the process has no stack or no memory left.
 func Transact(file *os.File, m Mode, fn func(*Tx) error) (err error) {
 	defer debug.SetPanicOnFault(debug.SetPanicOnFault(true))
 	defer func() {

@@ -3,11 +3,11 @@
 
 // Package align makes the GID indexes of an attachment what its configuration promises.
 //
-// It drives the kernel and the GID tables of one pod and of the node's fillers in turn, and
-// knows no verb. It looks where the kernel put each GID, and computes only how many fillers
-// to set at once. So it is right when the driver hides the entries of other pods, when an
-// address takes two entries (RoCE v1 and v2), and when others use the table at the same time.
-// This file has the order of the steps, fill.go the fillers.
+// It drives the kernel and the GID tables of one pod and of the node's fillers in turn. It
+// looks where the kernel put each GID, and computes only how many fillers to set at once. So
+// it is right when the driver hides the entries of other pods, when an address takes two
+// entries, and when others use the table at the same time. This file has the order of the
+// steps, fill.go the fillers.
 package align
 
 import (
@@ -202,9 +202,8 @@ func (a Aligner) move(ctx context.Context, rails []*rail, i, to int) error {
 	return a.locate(ctx, rails, i)
 }
 
-// locate looks where the addresses of rails from i on are. It waits for those that were set
-// last: the kernel makes the entries of all NICs one after another (gid_cache_wq), so then
-// one look at each other table is enough.
+// locate looks where the addresses of rails from i on are, those that were set last first:
+// the kernel makes the entries of all NICs one after another (gid_cache_wq).
 func (a Aligner) locate(ctx context.Context, rails []*rail, i int) error {
 	for _, f := range slices.Backward(rails) {
 		var want []netip.Addr
@@ -223,10 +222,9 @@ func (a Aligner) locate(ctx context.Context, rails []*rail, i int) error {
 	return nil
 }
 
-// restore gives each address its former index, as far as that is free or has a filler. The
-// check that ends a repair reports the other ones, so an index that is not free is no error
-// here. The addresses are set in any case. No other rail needs the fillers that it sets
-// meanwhile, so they are on the pod's link.
+// restore gives each address its former index, as far as that is free or has a filler: the
+// check that ends a repair reports the others. The addresses are set in any case. No other
+// rail needs the fillers that it sets meanwhile, so they are on the pod's link.
 func (a Aligner) restore(ctx context.Context, rails []*rail) error {
 	var errs []error
 	for _, f := range rails {

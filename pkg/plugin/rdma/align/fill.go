@@ -68,9 +68,9 @@ func (a Aligner) side(f *rail, make bool) (Side, error) {
 	return *node, nil
 }
 
-// entries returns the entries of the table of a rail with an index below limit, as far as
-// they are visible, and how long that part is. hidden says that there can be others: the
-// NIC itself has the first index.
+// entries returns the visible entries of the table of a rail with an index below limit, and
+// how long that part is. hidden says that there can be others: those at the first index,
+// which the NIC itself has, are not visible.
 func (a Aligner) entries(f *rail, limit int) (all []gidtable.Entry, size int, hidden bool, err error) {
 	node, err := a.side(f, false)
 	if err != nil {
@@ -80,11 +80,8 @@ func (a Aligner) entries(f *rail, limit int) (all []gidtable.Entry, size int, hi
 	if err != nil || len(all) > 0 && all[0].Index == 0 {
 		return all, size, false, err
 	}
-	for _, look := range []struct {
-		Tables
-		reader rdma.Side
-	}{{a.Pod.Tables, rdma.Pod}, {a.Pod.Tables, rdma.Host}} {
-		more, _, err := look.Before(look.reader, f.Device, limit)
+	for _, reader := range []rdma.Side{rdma.Pod, rdma.Host} {
+		more, _, err := a.Pod.Tables.Before(reader, f.Device, limit)
 		if err != nil {
 			return nil, 0, false, err
 		}
@@ -231,10 +228,9 @@ func (a Aligner) unset(ctx context.Context, rails []*rail) error {
 	return errors.Join(errs...)
 }
 
-// giveBack removes the fillers that are of no use to the rails: at their indexes each rail has
-// a filler, or nothing. It looks from an index to the highest that the pod had for a moment.
-// Elsewhere fillers are left to other attachments. It also removes the fillers that are on
-// links of the pod.
+// giveBack removes the fillers on links of the pod, and those that are of no use to the
+// rails, from an index to the highest that the pod had for a moment: at their indexes each
+// rail has a filler, or nothing.
 func (a Aligner) giveBack(ctx context.Context, rails []*rail, from int) error {
 	to := 0
 	for _, f := range rails {

@@ -93,9 +93,8 @@ func (p port) gid(place int) (netip.Addr, error) {
 	return a.Unmap(), nil
 }
 
-// kind returns the type of an entry. It returns "" if the entry was removed
-// meanwhile: for an unused index the read fails with EINVAL
-// (show_port_gid_attr_gid_type).
+// kind returns the type of an entry; "" if it was removed meanwhile: the read fails with
+// EINVAL (show_port_gid_attr_gid_type).
 func (p port) kind(place int) string { return p.attribute("types", place) }
 
 // netdev returns the interface of an entry, by its name in its own namespace.
@@ -132,9 +131,8 @@ func (p port) readInto(line []byte, name string) (int, error) {
 	return f.Read(line)
 }
 
-// readAt reads a file below a folder with three system calls. With package os it would be
-// seven, and sysfs would follow the links of the whole path for each file of a long table:
-// that takes three times as long.
+// readAt reads a file below a folder. Package os needs seven system calls in place of three,
+// and sysfs follows the links of the whole path: that takes three times as long.
 func readAt(folder *os.File, name string, into []byte) (int, error) {
 	failed := func(op string, err error) error {
 		return &fs.PathError{Op: op, Path: folder.Name() + "/" + name, Err: err}
@@ -151,8 +149,7 @@ func readAt(folder *os.File, name string, into []byte) (int, error) {
 	return n, nil
 }
 
-// maxNames limits what a text lists, because the text is shown in an event of the
-// pod.
+// maxNames limits what a text lists, for an event of the pod.
 const maxNames = 12
 
 // places calls fn with each index and its GID, until the end of the table or until fn
@@ -213,12 +210,11 @@ func (t Table) Full() (bool, error) {
 	return free < 2, err
 }
 
-// Merge joins the entries that two namespaces see of one table. It also says whether
-// the two see different GID indexes in use. The upstream kernel shows all namespaces
-// the same entries. NVIDIA's driver (MLNX_OFED, DOCA-OFED) hides an entry if its
-// interface is in another namespace than the reading thread. The GID of a hidden
-// entry reads as zero, like an unused index (rdma_check_gid_user_access). So with
-// this driver zero means "not mine".
+// Merge joins the entries that two namespaces see of one table, and says whether they see
+// different GID indexes in use. The upstream kernel shows all namespaces the same entries.
+// With NVIDIA's driver (MLNX_OFED, DOCA-OFED) an entry reads as zero, like an unused index,
+// if its interface is in another namespace than the reading thread
+// (rdma_check_gid_user_access).
 func Merge(a, b []Entry) (all []Entry, differ bool) {
 	at := map[int]Entry{}
 	for _, e := range a {

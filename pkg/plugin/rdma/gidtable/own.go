@@ -47,17 +47,15 @@ func (b Before) see(place int, gid netip.Addr) {
 func (b Before) Own(place int) { b.see(place, netip.Addr{}) }
 
 // UnusedRun is how many unused indexes in a row end a look. The kernel gives a new entry the
-// lowest free index (find_gid). Others may take some until then, and after a failover of a
-// bond programs hold the old indexes of all pods: those of 16 pods with an IPv4, an IPv6 and
-// a link-local address have 96 entries in RoCE v1 and v2.
+// lowest free index (find_gid), but others may take some first, and after a failover of a
+// bond programs hold the old ones of all pods: 16 pods with three addresses have 96 entries.
 const UnusedRun = 96
 
 // run counts unused indexes in a row, from an index on.
 type run struct{ from, unused int }
 
-// over says whether a look may end at an index. If the first index, which the NIC itself has,
-// reads as unused, the driver hides the entries of others, and it may not: the lowest free
-// index can be far behind the last entry that is visible.
+// over says whether a look may end at an index. It may not if the driver hides entries: the
+// first index, which the NIC itself has, then reads as unused.
 func (r *run) over(place int, gid netip.Addr) bool {
 	if place == 0 && !gid.IsValid() {
 		r.from = math.MaxInt
@@ -70,10 +68,8 @@ func (r *run) over(place int, gid netip.Addr) bool {
 }
 
 // Look returns which entries of addresses a table has. It reads nothing behind a run of
-// unused indexes from an index on, and an entry there does not count as new: it is far
-// behind the lowest free index, unless programs hold the whole run. If the driver hides
-// the entries of others, it reads the whole table. Errors: ErrNone; those of sysfs as they
-// are.
+// unused indexes from an index on, and an entry there does not count as new. If the driver
+// hides the entries of others, it reads the whole table. Errors: ErrNone; those of sysfs.
 func (t Table) Look(addrs []netip.Addr, from int) (Before, error) {
 	out := Before{read: math.MaxInt, others: map[netip.Addr][]int{}}
 	unused := run{from: from}
@@ -147,11 +143,10 @@ func Numbers(places []int) string {
 	return strings.Join(words, " and ")
 }
 
-// Locate finds the RoCE v2 entries of the addresses of an interface, and adds their GID
-// indexes to found. It returns whether it has all. It does not look for addresses that
-// are in found already. It stops at the last address that it finds for certain. So it
-// reads one file for each index before that one, and two files for each entry of an
-// address. If an entry is missing, or Before knows nothing, Locate reads the whole table.
+// Locate finds the RoCE v2 entries of the addresses of an interface that are not in found,
+// and adds their GID indexes to it. It returns whether it has all. It reads one file for
+// each index up to the last address that it finds for certain, and two for each entry of an
+// address. If an entry is missing, or Before knows nothing, it reads the whole table.
 //
 // Errors: ErrNone, SeveralError; those of sysfs as they are.
 func (t Table) Locate(of Interface, want []netip.Addr, found map[netip.Addr]int) (bool, error) {
@@ -166,10 +161,10 @@ func (t Table) Locate(of Interface, want []netip.Addr, found map[netip.Addr]int)
 
 // Settled finds the RoCE v2 entries of addresses as Locate does, and also returns
 // whether it has all of them and no entry of the interface for the addresses in gone. It
-// sees an entry of these only before the last entry that it looks for. That is enough
-// after a change of addresses: the kernel makes and removes entries in the order of the
-// changes, from one work queue (gid_cache_wq), and gives a new entry the lowest free
-// index. If it looks for none, it ends as Look does. Errors are those of Locate.
+// sees an entry of these only before the last one that it looks for, which is enough: the
+// kernel makes and removes entries in the order of the changes (gid_cache_wq), and gives a
+// new one the lowest free index. If it looks for none, it ends as Look does. Errors are
+// those of Locate.
 func (t Table) Settled(of Interface, want, gone []netip.Addr) (found map[netip.Addr]int, settled bool, err error) {
 	found, stale, err := t.find(of, want, gone)
 	return found, err == nil && !stale && len(found) == len(want), err
