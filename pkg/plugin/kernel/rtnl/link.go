@@ -123,9 +123,10 @@ func (c *Conn) Links(ctx context.Context) ([]Link, error) {
 // skipStats is RTEXT_FILTER_SKIP_STATS.
 const skipStats = 1 << 3
 
-// linkRequest asks for no statistics: they are most of an answer.
+// linkRequest asks for no statistics: they are most of an answer. The order of the attributes
+// is that of the requests in recordings.
 func linkRequest(index int32, by ...*nl.RtAttr) *nl.NetlinkRequest {
-	return request(unix.RTM_GETLINK, 0, linkHeader(index), append(by, number(unix.IFLA_EXT_MASK, skipStats))...)
+	return request(unix.RTM_GETLINK, 0, linkHeader(index), append([]*nl.RtAttr{number(unix.IFLA_EXT_MASK, skipStats)}, by...)...)
 }
 
 func parseLink(b []byte) Link {
