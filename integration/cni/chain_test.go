@@ -118,30 +118,3 @@ func TestChainedRoceRoutesWhatAnotherPluginMade(t *testing.T) {
 		}()
 	}
 }
-
-func TestChainedRoceAdoptsADeviceOfTheHost(t *testing.T) {
-	t.Parallel()
-	w := newWorld(t, 2)
-	p := w.pod(t)
-	before, node := p.snapshot(t), w.snapshot(t)
-	w.IP(t, "addr flush dev rail1")
-	a := w.behind(t, p, 1, map[string]any{"type": "host-device", "device": "rail1"})
-	res := a.mustAdd(t)
-	w.leaf.MustRun(t, "ping", "-n", "-q", "-c", "1", "-W", "3", addrs(res)[0].String())
-	all(t, "rules", p.rules(t), []string{fmt.Sprintf("32000: from %s lookup 100 proto 82", addrs(res)[0])})
-	if err := a.check(t); err != nil {
-		t.Errorf("CHECK of the list: %v", err)
-	}
-	a.mustDel(t)
-	p.unchanged(t, before)
-	w.noRecords(t)
-	// The NIC is the host's again, with the host's settings.
-	w.IP(t, "link set dev rail1 addrgenmode none\nlink set dev rail1 up")
-	w.AwaitCarrier(t)
-	for _, s := range settings {
-		path := fmt.Sprintf(s, "rail1")
-		if want := path + "=" + w.setting(t, "net/"+path); !strings.Contains(node, want+"\n") {
-			t.Errorf("the NIC came back with %s", want)
-		}
-	}
-}

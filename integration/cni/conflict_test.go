@@ -104,44 +104,35 @@ func TestTwoNodesNeverBothGetOneAddress(t *testing.T) {
 	other.host = "node-b"
 	w.wireTo(t, other, 0, "leaf1")
 	w.leaf.IP(t, "link set dev leaf1 master br0")
+	// The window is long enough for a process to be kept waiting by the others of a busy machine.
+	contested := func(n *node, p *pod, addr string) attachment {
+		return n.attach(n.rail(0).With("probe.conflict.wait", "300ms"), p, "net1").capable("ips", []string{addr})
+	}
 	p, q := w.pod(t), w.pod(t)
 	for i := range 10 {
 		addr := fmt.Sprintf("172.16.10.%d", 64+i)
-		raceForAddress(t, []attachment{
-			w.attach(contested(w.node), p, "net1").capable("ips", []string{addr}),
-			other.attach(contested(other), q, "net1").capable("ips", []string{addr}),
-		})
-	}
-	w.noRecords(t)
-	other.noRecords(t)
-}
-
-// contested is a network with a window that is long enough for a process to be kept
-// waiting by the others of a busy machine.
-func contested(n *node) network { return n.rail(0).With("probe.conflict.wait", "300ms") }
-
-func raceForAddress(t *testing.T, both []attachment) {
-	t.Helper()
-	var all sync.WaitGroup
-	won := make([]bool, len(both))
-	for i, a := range both {
-		all.Go(func() {
-			_, err := a.add(t)
-			won[i] = err == nil
-			if err != nil && err.Code != 100 {
-				t.Errorf("node %d: got %v, want error 100 or none", i, err)
-			}
-		})
-	}
-	all.Wait()
-	if won[0] && won[1] {
-		t.Errorf("both nodes gave %v", both[0].asks["ips"])
-	}
-	for i, a := range both {
-		if won[i] {
-			if err := a.del(t); err != nil {
-				t.Errorf("DEL on node %d: %v", i, err)
+		both := []attachment{contested(w.node, p, addr), contested(other, q, addr)}
+		var all sync.WaitGroup
+		won := make([]bool, len(both))
+		for i, a := range both {
+			all.Go(func() {
+				_, err := a.add(t)
+				won[i] = err == nil
+				if err != nil && err.Code != 100 {
+					t.Errorf("node %d: got %v, want error 100 or none", i, err)
+				}
+			})
+		}
+		all.Wait()
+		if won[0] && won[1] {
+			t.Errorf("both nodes gave %s", addr)
+		}
+		for i, a := range both {
+			if won[i] {
+				a.mustDel(t)
 			}
 		}
 	}
+	w.noRecords(t)
+	other.noRecords(t)
 }

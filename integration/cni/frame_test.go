@@ -145,46 +145,10 @@ func addrOf(b []byte) netip.Addr {
 	return a
 }
 
-// reply returns the frame in which by says that it has the address that f
-// asks for: to the host that asked, or to all if no host did.
+// reply returns the frame in which by says that it has the address that a probe asks for.
 func reply(f frame, by string) []byte {
-	if f.kind == arpRequest {
-		return arpFrame(2, by, f.to, f.src, f.from)
-	}
-	return advertisement(by, f.to, f.src, f.from)
-}
-
-func arpFrame(op byte, mac string, from netip.Addr, dst string, to netip.Addr) []byte {
-	target := parseMAC(dst)
-	if op == 1 {
-		target = make([]byte, 6)
-	}
-	return slices.Concat(parseMAC(dst), parseMAC(mac), []byte{8, 6, 0, 1, 8, 0, 6, 4, 0, op},
-		parseMAC(mac), from.AsSlice(), target, to.AsSlice(), make([]byte, 18))
-}
-
-func advertisement(mac string, addr netip.Addr, dst string, to netip.Addr) []byte {
-	flags := byte(0x60) // solicited, override
-	if to.IsUnspecified() {
-		flags, dst, to = 0x20, "33:33:00:00:00:01", netip.IPv6LinkLocalAllNodes()
-	}
-	msg := slices.Concat([]byte{136, 0, 0, 0, flags, 0, 0, 0}, addr.AsSlice(), []byte{2, 1}, parseMAC(mac))
-	pseudo := slices.Concat(addr.AsSlice(), to.AsSlice(), []byte{0, 0, 0, byte(len(msg)), 0, 0, 0, 58}, msg)
-	binary.BigEndian.PutUint16(msg[2:], checksum(pseudo))
-	return slices.Concat(parseMAC(dst), parseMAC(mac), []byte{0x86, 0xdd, 0x60, 0, 0, 0, 0, byte(len(msg)), 58, 255},
-		addr.AsSlice(), to.AsSlice(), msg)
-}
-
-// checksum is the internet checksum (RFC 1071) of an even number of bytes.
-func checksum(b []byte) uint16 {
-	sum := 0
-	for i := 0; i < len(b); i += 2 {
-		sum += int(binary.BigEndian.Uint16(b[i:]))
-	}
-	for sum > 0xffff {
-		sum = sum>>16 + sum&0xffff
-	}
-	return ^uint16(sum)
+	dst, mac := parseMAC(f.src), parseMAC(by)
+	return slices.Concat(dst, mac, []byte{8, 6, 0, 1, 8, 0, 6, 4, 0, 2}, mac, f.to.AsSlice(), dst, f.from.AsSlice(), make([]byte, 18))
 }
 
 func parseMAC(s string) []byte {

@@ -91,33 +91,6 @@ func TestRecordsOfDeadPodsEndWithTheirLeases(t *testing.T) {
 	}
 }
 
-func TestForgetRemovesWhatIsLeftOfADeadPod(t *testing.T) {
-	t.Parallel()
-	w := newWorld(t, 1)
-	p, lives := w.pod(t), w.pod(t)
-	w.attach(w.rail(0), p, "net1").mustAdd(t)
-	w.attach(w.rail(0), lives, "net1").mustAdd(t)
-	p.Remove(t)
-	if out, err := w.rocectl("forget", "--container", p.id); err != nil || !strings.Contains(out, "--yes forgets it") {
-		t.Errorf("forget: %v\n%s", err, out)
-	}
-	if out, err := w.rocectl("forget", "--container", lives.id, "--yes"); err == nil || !strings.Contains(out, "exists") {
-		t.Errorf("forget of a living pod: %v\n%s", err, out)
-	}
-	if got := w.leases(t, "leased"); len(got) != 2 {
-		t.Errorf("leased: %q, want both", got)
-	}
-	if out, err := w.rocectl("forget", "--container", p.id, "--yes"); err != nil {
-		t.Errorf("forget --yes: %v\n%s", err, out)
-	}
-	if got := w.leases(t, "leased"); len(got) != 1 {
-		t.Errorf("leased: %q, want that of the living pod", got)
-	}
-	if out, err := w.rocectl("check"); err != nil || out != "train/"+lives.name+" net1: ok\n" {
-		t.Errorf("check: %v\n%s", err, out)
-	}
-}
-
 // In a container without the folder of the namespaces, no pod is visible.
 func TestCommandsCannotTellWhereNamespacesAreHidden(t *testing.T) {
 	t.Parallel()

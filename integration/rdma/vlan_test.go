@@ -9,7 +9,6 @@ import (
 	"strconv"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/google/go-cmp/cmp"
 
@@ -107,28 +106,4 @@ func TestExclusivePodOnAVLANGetsTheDevice(t *testing.T) {
 		t.Error("the VLAN is there after DEL")
 	}
 	n.nothingLeft()
-}
-
-// TestLongVLANCost compares ADDs on a NIC, on a VLAN that exists, and on one that each ADD
-// makes. It measures, and does not judge.
-func TestLongVLANCost(t *testing.T) {
-	n := newNode(t, "shared")
-	n.allowVLANs()
-	neighbour := n.attach(vlan(n.rail(0), 150), n.pod())
-	neighbour.mustAdd()
-	least := map[int]time.Duration{}
-	for range 8 {
-		for _, id := range []int{0, 150, 151} {
-			c := n.rail(0)
-			if id != 0 {
-				c = vlan(c, id)
-			}
-			if took := n.timeOfAdd(c); least[id] == 0 || took < least[id] {
-				least[id] = took
-			}
-		}
-	}
-	neighbour.mustDel()
-	ratio := func(id int) float64 { return float64(least[id]) / float64(least[0]) }
-	t.Logf("ADD at best: on the NIC %d ms, on a VLAN that exists %.2f times as long, on a new VLAN %.2f times", least[0].Milliseconds(), ratio(150), ratio(151))
 }
