@@ -93,31 +93,6 @@ func (w *world) refused(id string, code cnierr.Code) (msg, hint string) {
 	return told.Msg, told.Details
 }
 
-func TestRailsGetWhatTheNodeOwnsOfARailPool(t *testing.T) {
-	t.Parallel()
-	w := newPoolWorld(t)
-	w.own(3, "32-32", "48-48")
-	got := w.added("c1")
-	slot := strings.Split(strings.TrimPrefix(got[0], "net1 10.0.0."), "/")[0]
-	if slot != "32" && slot != "48" {
-		t.Errorf("slot %s is not the node's", slot)
-	}
-	want := []string{"net1 10.0.0." + slot, "net1-1 10.1.0." + slot, "net1-2 10.2.0." + slot}
-	for i := range want {
-		want[i] += fmt.Sprintf("/24 via 10.%d.0.254", i)
-	}
-	if diff := cmp.Diff(want, got); diff != "" {
-		t.Errorf("(-want +got)\n%s", diff)
-	}
-	if err := w.node().Check(ctx, w.request("c1", "net1", "")); err != nil {
-		t.Errorf("CHECK: %v", err)
-	}
-	if err := w.node().Del(ctx, w.del("c1", "net1")); err != nil {
-		t.Error(err)
-	}
-	w.mustBeEmpty("after DEL")
-}
-
 func TestWithoutRangesOfThisBootAnADDIsToBeTriedAgain(t *testing.T) {
 	t.Parallel()
 	w := newPoolWorld(t)
