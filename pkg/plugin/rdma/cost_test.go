@@ -157,7 +157,7 @@ func BenchmarkGIDLookup(b *testing.B) {
 			addr := []netip.Addr{netip.AddrFrom4([4]byte{10, 7, 0, byte(place / 2)})}
 			b.ReportAllocs()
 			for b.Loop() {
-				if all, err := t.Locate(gidtable.Interface{Name: "net1", Alone: true}, addr, map[netip.Addr]int{}); !all || err != nil {
+				if _, all, err := t.Settled(gidtable.Interface{Name: "net1", Alone: true}, addr, nil); !all || err != nil {
 					b.Fatal(all, err)
 				}
 			}

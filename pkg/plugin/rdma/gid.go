@@ -7,6 +7,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"net/netip"
 	"slices"
 	"strings"
@@ -61,7 +62,11 @@ func (g gid) wait(ctx context.Context) error {
 	var all bool
 	of := g.of(g.op.Targets[0].Link)
 	err = g.at(Pod, func() (err error) {
-		all, err = poll(ctx, g.op.Wait, gidInterval, func() (bool, error) { return t.Locate(of, addrs, g.found) })
+		all, err = poll(ctx, g.op.Wait, gidInterval, func() (bool, error) {
+			found, settled, err := t.Settled(of, addrs, nil)
+			maps.Copy(g.found, found)
+			return settled, err
+		})
 		return err
 	})
 	if err != nil {

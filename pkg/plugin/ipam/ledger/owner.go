@@ -4,6 +4,7 @@
 package ledger
 
 import (
+	"cmp"
 	"crypto/sha256"
 	"net/netip"
 	"strings"
@@ -73,17 +74,8 @@ const (
 
 // String returns the word that rocectl pool list prints.
 func (s State) String() string {
-	switch s {
-	case Leased:
-		return "leased"
-	case Released:
-		return "quarantined"
-	case Conflicted:
-		return "conflict"
-	case SetAside:
-		return "set-aside"
-	}
-	return "unknown"
+	names := map[State]string{Leased: "leased", Released: "quarantined", Conflicted: "conflict", SetAside: "set-aside"}
+	return cmp.Or(names[s], "unknown")
 }
 
 // Spot is an address of a pool.

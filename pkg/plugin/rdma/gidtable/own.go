@@ -6,7 +6,6 @@ package gidtable
 import (
 	"errors"
 	"fmt"
-	"maps"
 	"math"
 	"net/netip"
 	"slices"
@@ -143,28 +142,15 @@ func Numbers(places []int) string {
 	return strings.Join(words, " and ")
 }
 
-// Locate finds the RoCE v2 entries of the addresses of an interface that are not in found,
-// and adds their GID indexes to it. It returns whether it has all. It reads one file for
-// each index up to the last address that it finds for certain, and two for each entry of an
-// address. If an entry is missing, or Before knows nothing, it reads the whole table.
+// Settled finds the RoCE v2 entries of the addresses of an interface, and returns their GID
+// indexes. settled says that it has all, and that the interface has none for the addresses in
+// gone. Errors: ErrNone, SeveralError; those of sysfs as they are.
 //
-// Errors: ErrNone, SeveralError; those of sysfs as they are.
-func (t Table) Locate(of Interface, want []netip.Addr, found map[netip.Addr]int) (bool, error) {
-	missing := slices.DeleteFunc(slices.Clone(want), func(a netip.Addr) bool { _, have := found[a]; return have })
-	if len(missing) == 0 {
-		return true, nil
-	}
-	at, _, err := t.find(of, missing, nil)
-	maps.Copy(found, at)
-	return len(at) == len(missing), err
-}
-
-// Settled finds the RoCE v2 entries of addresses as Locate does, and also returns
-// whether it has all of them and no entry of the interface for the addresses in gone. It
-// sees an entry of these only before the last one that it looks for, which is enough: the
-// kernel makes and removes entries in the order of the changes (gid_cache_wq), and gives a
-// new one the lowest free index. If it looks for none, it ends as Look does. Errors are
-// those of Locate.
+// It reads one file for each index up to the last address that it finds for certain, and two
+// for each entry of an address. If an entry is missing, or Before knows nothing, it reads the
+// whole table; if it looks for none, it ends as Look does. So it sees entries of gone only
+// before the last one that it looks for. That is enough: the kernel makes and removes entries
+// in the order of the changes (gid_cache_wq), and gives a new one the lowest free index.
 func (t Table) Settled(of Interface, want, gone []netip.Addr) (found map[netip.Addr]int, settled bool, err error) {
 	found, stale, err := t.find(of, want, gone)
 	return found, err == nil && !stale && len(found) == len(want), err
