@@ -54,8 +54,11 @@ func add(ctx context.Context, args *skel.CmdArgs) error {
 		return err
 	}
 	defer closeLog()
-	facts, err := hostFacts(ctx, req)
-	if err != nil {
+	var facts plan.Facts // those that need no link
+	if facts.Pod.Netns, err = kernel.NetnsID(req.Netns); err != nil {
+		return err
+	}
+	if facts.HostAddrs, err = kernel.HostAddrs(ctx); err != nil {
 		return err
 	}
 	addresses, err := allocator(s.StateDir, conf.Program(in), log)
@@ -201,16 +204,6 @@ func looking(in conf.Input, req conf.Request) (lease.Allocator, error) {
 		return lease.Allocator{}, err
 	}
 	return allocator(s.StateDir, conf.Program(in), slog.New(slog.DiscardHandler))
-}
-
-// hostFacts returns the facts that need no link: the pod's namespace, and the
-// addresses of the host. No pod gets these addresses.
-func hostFacts(ctx context.Context, req conf.Request) (f plan.Facts, err error) {
-	if f.Pod.Netns, err = kernel.NetnsID(req.Netns); err != nil {
-		return f, err
-	}
-	f.HostAddrs, err = kernel.HostAddrs(ctx)
-	return f, err
 }
 
 // allocator returns the allocator of this node. It leases no address in quarantine,

@@ -67,16 +67,10 @@ func (n Node) Repair(ctx context.Context, at conf.Attachment) (plan.Ops, error) 
 		}
 		return n.Records.Save(rec) // the devices as they are now
 	})
-	if errors.Is(err, kernel.ErrNetnsGone) {
-		err = errors.Join(err, n.moveBack(ctx, at))
+	if errors.Is(err, kernel.ErrNetnsGone) { // RDMA devices get their names and settings back, and DEL removes all else
+		err = errors.Join(err, n.withRecord(ctx, at, func(rec record.Record) error { return n.undoOnHost(ctx, rec, n.withoutMoved(rec)) }))
 	}
 	return done, err
-}
-
-// moveBack is for an attachment without namespace. It gives its RDMA devices their
-// names and settings back. DEL removes all else.
-func (n Node) moveBack(ctx context.Context, at conf.Attachment) error {
-	return n.withRecord(ctx, at, func(rec record.Record) error { return n.undoOnHost(ctx, rec, n.withoutMoved(rec)) })
 }
 
 // redo undoes and does each operation, and returns those that it did. It undoes first,

@@ -27,7 +27,11 @@ func (b *Book) Release(ctx context.Context, k Key, ns netns.Ref) error {
 		w = b.work(l)
 		h := w.Holding(k)
 		w.Retire(h, allPlaces)
-		w.dropAsides(k, ns)
+		for a := range w.Asides() {
+			if a.Of(k, ns.ID) {
+				w.DropAside(a.Addr)
+			}
+		}
 		if len(h.Places) > 0 {
 			w.reap(k, ns, reapWindow)
 		}
@@ -38,15 +42,6 @@ func (b *Book) Release(ctx context.Context, k Key, ns netns.Ref) error {
 	}
 	b.report(ctx, w)
 	return nil
-}
-
-// dropAsides frees the addresses that are set aside for an owner in a namespace.
-func (w *work) dropAsides(k Key, ns netns.Ref) {
-	for a := range w.Asides() {
-		if a.Of(k, ns.ID) {
-			w.DropAside(a.Addr)
-		}
-	}
 }
 
 // Reject takes addresses away from the owner because another host on the network

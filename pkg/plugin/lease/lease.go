@@ -24,6 +24,7 @@ import (
 	"github.com/roce-cni/roce-cni/pkg/base/netns"
 	"github.com/roce-cni/roce-cni/pkg/plugin/conf"
 	"github.com/roce-cni/roce-cni/pkg/plugin/ipam"
+	"github.com/roce-cni/roce-cni/pkg/plugin/ipam/ledger"
 	"github.com/roce-cni/roce-cni/pkg/plugin/plan"
 	"github.com/roce-cni/roce-cni/pkg/plugin/record"
 	"github.com/roce-cni/roce-cni/pkg/plugin/result"
@@ -235,8 +236,11 @@ func (a Allocator) CheckRecord(ctx context.Context, rec record.Record) error {
 // CheckRepeated is CheckRecord for an ADD that is repeated. It also fails if prevResult
 // now has other addresses.
 func (a Allocator) CheckRepeated(ctx context.Context, req conf.Request, rec record.Record) error {
-	if !samePrevious(rec, req) {
-		return cnierr.New(cnierr.Damaged, "check addresses of", string(rec.IfName), "", "the plugins before roce give others")
+	if req.Prev != nil {
+		given, err := result.Previous(*req.Prev)
+		if err != nil || !slices.Equal(given.Addresses, rec.Plan.Addresses()) {
+			return cnierr.New(cnierr.Damaged, "check addresses of", string(rec.IfName), "", "the plugins before roce give others")
+		}
 	}
 	return a.CheckRecord(ctx, rec)
 }
@@ -244,7 +248,14 @@ func (a Allocator) CheckRepeated(ctx context.Context, req conf.Request, rec reco
 // CheckHeld is CHECK of roce-ipam, which has no record: it says that an attachment holds no
 // lease of our pools for its network.
 func (a Allocator) CheckHeld(ctx context.Context, req conf.Request, netns netns.ID) error {
-	held, err := a.pools().holds(ctx, req.Network, req.Attachment, netns)
+	entries, err := a.Book.List(ctx, "")
+	owner := a.pools().key(req.Network, req.Attachment)
+	held := slices.ContainsFunc(entries, func(e ipam.Entry) bool {
+		if e.State == ledger.SetAside { // since a rebuild of the database: go by the namespace
+			return ledger.Aside{Addr: e.Addr, Owner: e.Owner}.Of(owner, netns)
+		}
+		return e.State == ledger.Leased && e.Owner.Key() == owner
+	})
 	if err != nil || held {
 		return err
 	}
@@ -279,7 +290,15 @@ func (a Allocator) Held(ctx context.Context, gc conf.GC) ([]conf.Attachment, err
 	if gc.IPAM != conf.PoolType {
 		return nil, nil
 	}
-	return a.pools().held(ctx, gc.Network)
+	entries, err := a.Book.List(ctx, "")
+	var out []conf.Attachment
+	for _, e := range entries {
+		at := e.Owner.Attachment()
+		if e.State == ledger.Leased && e.Owner.Key() == a.pools().key(gc.Network, at) && !slices.Contains(out, at) {
+			out = append(out, at)
+		}
+	}
+	return out, err
 }
 
 // ReleaseHeld releases what Held says of an attachment.
@@ -337,13 +356,3 @@ func (previous) Reject(context.Context, conf.Request, []plan.Rail, []plan.Target
 
 // Release implements source: only the plugin that leased an address releases it.
 func (previous) Release(context.Context, record.Record) error { return nil }
-
-// samePrevious says whether the plugins before roce give an attachment the addresses
-// that its record has. It is true for an interface that roce makes.
-func samePrevious(rec record.Record, req conf.Request) bool {
-	if req.Prev == nil {
-		return true
-	}
-	given, err := result.Previous(*req.Prev)
-	return err == nil && slices.Equal(given.Addresses, rec.Plan.Addresses())
-}

@@ -77,32 +77,6 @@ func (p pools) check(ctx context.Context, rec record.Record) error {
 	return errors.Join(errs...)
 }
 
-// held is Allocator.Held.
-func (p pools) held(ctx context.Context, network string) ([]conf.Attachment, error) {
-	entries, err := p.Book.List(ctx, "")
-	var out []conf.Attachment
-	for _, e := range entries {
-		at := e.Owner.Attachment()
-		if e.State == ledger.Leased && e.Owner.Key() == p.key(network, at) && !slices.Contains(out, at) {
-			out = append(out, at)
-		}
-	}
-	return out, err
-}
-
-// holds says whether the program holds leases of an attachment for a network. After a rebuild
-// of the database, it goes by the namespace.
-func (p pools) holds(ctx context.Context, network string, at conf.Attachment, ns netns.ID) (bool, error) {
-	entries, err := p.Book.List(ctx, "")
-	owner := p.key(network, at)
-	return slices.ContainsFunc(entries, func(e ipam.Entry) bool {
-		if e.State == ledger.SetAside {
-			return ledger.Aside{Addr: e.Addr, Owner: e.Owner}.Of(owner, ns)
-		}
-		return e.State == ledger.Leased && e.Owner.Key() == owner
-	}), err
-}
-
 // Status returns an error if a subnet of the pool has no address left that ADD could
 // lease, or if the leases cannot be read. With RefuseQuarantined, ADD leases no address in
 // quarantine.
