@@ -18,13 +18,11 @@ import (
 	"strings"
 	"sync"
 	"testing"
-	"testing/fstest"
 
 	"github.com/roce-cni/roce-cni/pkg/base/cnierr"
 	"github.com/roce-cni/roce-cni/pkg/base/netns"
 	"github.com/roce-cni/roce-cni/pkg/plugin/conf"
 	"github.com/roce-cni/roce-cni/pkg/plugin/kernel"
-	"github.com/roce-cni/roce-cni/pkg/plugin/kernel/rtnl"
 	"github.com/roce-cni/roce-cni/pkg/plugin/plan"
 )
 
@@ -51,11 +49,6 @@ const HostPath = "/proc/1/ns/net"
 // Fake is a machine in memory: a host with NICs, and pods. It is safe for
 // concurrent use.
 type Fake struct {
-	// Sys is the root of sysfs, for selecting NICs by their properties.
-	Sys fstest.MapFS
-	// VFs has the settings of virtual functions, by the interface of the physical one.
-	VFs map[string][]rtnl.VF
-
 	t    testing.TB
 	mu   sync.Mutex
 	host *Space
@@ -73,14 +66,14 @@ type fault struct {
 
 // NewFake returns a machine without NICs and pods.
 func NewFake(t testing.TB) *Fake {
-	f := &Fake{Sys: fstest.MapFS{}, t: t, pods: map[string]*Space{}}
+	f := &Fake{t: t, pods: map[string]*Space{}}
 	f.host = f.space("host")
 	return f
 }
 
 func (f *Fake) space(name string) *Space {
 	f.last++
-	s := &Space{f: f, name: name, id: netns.ID{Dev: 4, Ino: 4026531840 + f.last}, ipv6: true}
+	s := &Space{f: f, name: name, id: netns.ID{Dev: 4, Ino: 4026531840 + f.last}}
 	s.links = []*iface{{name: "lo", kind: "loopback", mtu: 65536, up: true}}
 	return s
 }

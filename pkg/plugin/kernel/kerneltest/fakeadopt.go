@@ -37,8 +37,6 @@ func (s *Space) adoptable(name conf.LinkName) (*iface, error) {
 	switch l := s.link(name); {
 	case l == nil:
 		return nil, cnierr.New(cnierr.BadConfig, action, string(name), "", "no such device")
-	case l.kind == "infiniband":
-		return nil, cnierr.New(cnierr.NoRDMA, action, string(name), "", "its link layer is InfiniBand")
 	case l.kind == "loopback":
 		return nil, cnierr.New(cnierr.BadConfig, action, string(name), "", "its link layer is not Ethernet")
 	default:

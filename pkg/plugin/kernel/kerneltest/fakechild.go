@@ -51,7 +51,7 @@ func (m child) do(s *Space) error {
 		return cnierr.New(cnierr.BadParent, action, string(m.op.Name), "", "on %q: device or resource busy", m.op.Parent)
 	}
 	crowded := slices.ContainsFunc(siblings, func(l *iface) bool { return m.op.Mode == conf.Passthru || l.mode == conf.Passthru })
-	if p.kind == "loopback" || p.kind == "infiniband" || m.op.MTU > p.mtu || crowded {
+	if p.kind == "loopback" || m.op.MTU > p.mtu || crowded {
 		return cnierr.New(cnierr.BadParent, action, string(m.op.Name), "", "on %q: invalid argument", m.op.Parent)
 	}
 	s.links = append(s.links, &iface{
@@ -137,7 +137,7 @@ func (m child) check(s *Space) error {
 		return err
 	}
 	var found []error
-	if !p.up || p.unplug {
+	if !p.up {
 		found = append(found, s.damaged(action, string(m.op.Name), m.op, "%w %s is down", kernel.ErrParentDown, p.name))
 	}
 	for _, d := range m.differences(l, p) {

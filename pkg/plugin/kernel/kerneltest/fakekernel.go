@@ -10,6 +10,7 @@ import (
 	"net/netip"
 	"reflect"
 	"slices"
+	"testing/fstest"
 
 	"golang.org/x/sys/unix"
 
@@ -194,7 +195,7 @@ func (k *FakeKernel) Facts(ctx context.Context, req conf.Request) ([]plan.RailFa
 	if req.LinkInContainer {
 		from, taken = k.pod, append(taken, k.pod.addresses()...)
 	}
-	place := parent.Place{Namespace: seen{from, k.f.VFs}, Addrs: from.addresses(), Ask: noRDMA, Sys: k.f.Sys}
+	place := parent.Place{Namespace: seen{from}, Addrs: from.addresses(), Ask: noRDMA, Sys: fstest.MapFS{}}
 	links, faults, err := parent.Select(ctx, place, req)
 	if err != nil {
 		return nil, err
@@ -226,7 +227,7 @@ func noRDMA(context.Context) (nldev.System, error) {
 }
 
 func (s *Space) facts(ifName conf.LinkName) plan.PodFacts {
-	p := plan.PodFacts{Netns: s.id, IPv6: s.ipv6, Taken: s.link(ifName) != nil}
+	p := plan.PodFacts{Netns: s.id, IPv6: true, Taken: s.link(ifName) != nil}
 	for _, r := range s.routes {
 		p.Tables = append(p.Tables, r.Table)
 		if r.Table == plan.MainTable && r.Dst.Bits() == 0 {
@@ -267,7 +268,7 @@ func (s *Space) rtnl(i int) (rtnl.Link, error) {
 		return rtnl.Link{}, unix.ENODEV
 	}
 	l := s.links[i]
-	out := rtnl.Link{Index: int32(i + 1), Name: string(l.name), AltNames: l.altNames, Kind: l.kind, Address: l.mac[:], MTU: l.mtu, Type: unix.ARPHRD_ETHER}
+	out := rtnl.Link{Index: int32(i + 1), Name: string(l.name), Kind: l.kind, Address: l.mac[:], MTU: l.mtu, Type: unix.ARPHRD_ETHER}
 	if out.Lower.NSID = rtnl.NoNSID; l.vlan != 0 {
 		out.VLAN, out.Alias, out.Lower.Index = l.vlan, l.alias, s.parentIndex(l)
 	}
@@ -276,25 +277,17 @@ func (s *Space) rtnl(i int) (rtnl.Link, error) {
 		out.Kind, out.Type, out.Flags = "", unix.ARPHRD_LOOPBACK, unix.IFF_LOOPBACK
 	case "ether":
 		out.Kind = ""
-	case "infiniband":
-		out.Kind, out.Type = "", unix.ARPHRD_INFINIBAND
 	}
 	if l.up {
-		out.Flags |= unix.IFF_UP
-	}
-	if l.up && !l.unplug {
-		out.Flags |= unix.IFF_LOWER_UP
+		out.Flags |= unix.IFF_UP | unix.IFF_LOWER_UP
 	}
 	return out, nil
 }
 
-// seen is a namespace in the form that parent.Select reads.
-type seen struct {
-	*Space
-	vfs map[string][]rtnl.VF
-}
+// seen is a namespace in the form that parent.Select reads. It has no virtual functions.
+type seen struct{ *Space }
 
-func (s seen) VFs(_ context.Context, pf string) ([]rtnl.VF, error) { return s.vfs[pf], nil }
+func (seen) VFs(context.Context, string) ([]rtnl.VF, error) { return nil, nil }
 
 func (s seen) LinksByName(_ context.Context, names ...string) []rtnl.Named {
 	var out []rtnl.Named

@@ -109,7 +109,7 @@ func (c sysctl) do(s *Space) error {
 			return cnierr.New(cnierr.Bug, "set sysctl", v.Path, "", "not a setting of %q", c.op.Link)
 		}
 		l := s.link(c.op.Link)
-		if l == nil || strings.HasPrefix(v.Path, "net/ipv6/") && !s.ipv6 {
+		if l == nil {
 			return cnierr.New(cnierr.BadConfig, "set sysctl", v.Path, "", "no such file or directory")
 		}
 		if l.sysctls == nil {

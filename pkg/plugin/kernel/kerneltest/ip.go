@@ -115,8 +115,6 @@ func (s *Space) ipLinkSet(name string, o map[string]string) bool {
 			if s.setUp(l, key == "up") != nil {
 				return false
 			}
-		case "carrier":
-			l.unplug = v == "off"
 		case "mtu":
 			l.mtu = number(v, l.mtu)
 		case "type":

@@ -20,7 +20,6 @@ type Space struct {
 	f      *Fake
 	name   string
 	id     netns.ID
-	ipv6   bool
 	links  []*iface
 	routes []route
 	rules  []rule
@@ -30,21 +29,19 @@ type Space struct {
 // iface is one interface. Its index is its position in its namespace, from 1. A
 // removed interface leaves nil there.
 type iface struct {
-	name     conf.LinkName
-	altNames []string
-	kind     string // "ether" is a physical NIC
-	alias    string
-	mac      conf.MAC
-	mtu      int
-	group    int
-	up       bool
-	unplug   bool // no carrier
-	mode     conf.Mode
-	vlan     int
-	parent   *iface
-	peer     *iface // of a veth
-	addrs    []netip.Prefix
-	sysctls  map[string]string
+	name    conf.LinkName
+	kind    string // "ether" is a physical NIC
+	alias   string
+	mac     conf.MAC
+	mtu     int
+	group   int
+	up      bool
+	mode    conf.Mode
+	vlan    int
+	parent  *iface
+	peer    *iface // of a veth
+	addrs   []netip.Prefix
+	sysctls map[string]string
 }
 
 // route is any route, ours or foreign.
@@ -65,16 +62,9 @@ const (
 	protoBoot   = 3
 )
 
-// WithoutIPv6 makes the kernel of the namespace one without IPv6.
-func (s *Space) WithoutIPv6() {
-	s.f.mu.Lock()
-	defer s.f.mu.Unlock()
-	s.ipv6 = false
-}
-
 func (s *Space) link(name conf.LinkName) *iface {
 	for _, l := range s.links {
-		if l != nil && (l.name == name || slices.Contains(l.altNames, string(name))) {
+		if l != nil && l.name == name {
 			return l
 		}
 	}
