@@ -273,15 +273,11 @@ func leftOut(all []candidate, p conf.Parent, sys fs.FS) string {
 		return "; there is no other NIC"
 	}
 	var out []string
-	for i, c := range all {
-		if i == maxNames {
-			out = append(out, fmt.Sprintf("and %d more", len(all)-maxNames))
-			break
-		}
+	for _, c := range all {
 		key := c.lacks(p, sys)
 		out = append(out, fmt.Sprintf("%s (%s %s)", c.Name, key, c.property(key, sys)))
 	}
-	return "; left out: " + strings.Join(out, ", ")
+	return "; left out: " + some(out)
 }
 
 // slavesOnly is for a p that fits slaves of bonds, which are no NICs to a selector. It returns

@@ -4,6 +4,7 @@
 package parent
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -109,12 +110,14 @@ func devices(s nldev.System) string {
 	return list(out)
 }
 
-// list returns the first maxNames of the names, sorted, numbers by value.
+// list returns some of the names, sorted, numbers by value.
 func list(names []string) string {
-	if len(names) == 0 {
-		return "none"
-	}
 	slices.SortFunc(names, Natural)
+	return cmp.Or(some(names), "none")
+}
+
+// some returns the first maxNames of the names.
+func some(names []string) string {
 	if more := len(names) - maxNames; more > 0 {
 		names = append(names[:maxNames], fmt.Sprintf("and %d more", more))
 	}
