@@ -14,6 +14,7 @@ import (
 	"k8s.io/client-go/rest"
 
 	"github.com/roce-cni/roce-cni/integration/cluster/ground"
+	"github.com/roce-cni/roce-cni/pkg/cluster/agent/pace"
 	"github.com/roce-cni/roce-cni/pkg/cluster/block"
 	"github.com/roce-cni/roce-cni/pkg/cluster/kube"
 )
@@ -52,9 +53,7 @@ func claimer(a *kube.API, name string) *block.Claimer {
 		Store:   a.Blocks(),
 		Node:    block.Node{Name: name, MachineID: ground.MachineID(name)},
 		Machine: a.Machine,
-		Wait:    wait,
-		Rand:    rand.Float64,
-		Now:     func() time.Duration { return time.Since(began) },
+		Clock:   pace.Clock{Wait: wait, Rand: rand.Float64, Now: func() time.Duration { return time.Since(began) }},
 	}
 }
 

@@ -11,6 +11,7 @@ import (
 	"strconv"
 
 	"github.com/roce-cni/roce-cni/pkg/base/cnierr"
+	"github.com/roce-cni/roce-cni/pkg/cluster/agent/pace"
 	"github.com/roce-cni/roce-cni/pkg/cluster/block"
 )
 
@@ -89,7 +90,7 @@ func (s scenario) member(a actor) block.Node {
 func (s scenario) claimBlock(ctx context.Context, a actor, spaces []block.Space) ([]string, error) {
 	c := &block.Claimer{
 		Doubt: func(error) {},
-		Store: a.store, Node: s.member(a), Wait: a.wait, Rand: a.rand, Now: a.now,
+		Store: a.store, Node: s.member(a), Clock: pace.Clock{Wait: a.wait, Rand: a.rand, Now: a.now},
 		// No node has the machine-id of another node.
 		Machine: func(context.Context, string) (string, error) { return "", block.ErrNotFound },
 	}

@@ -8,7 +8,6 @@ import (
 	"errors"
 	"io/fs"
 	"log/slog"
-	"math/rand/v2"
 	"net"
 	"net/http"
 	"net/netip"
@@ -130,7 +129,7 @@ func (f agentFlags) run(ctx context.Context, stateDir string, log *slog.Logger) 
 		Kept: api.Leases(), Patience: agent.DefaultPatience, Date: time.Now,
 		Ranges: files,
 		Leases: plugin.Book(stateDir, boot, log, nil),
-		Wait:   plugin.Wait, Rand: rand.Float64, Now: plugin.BootTime, Log: log,
+		Clock:  clock(), Log: log,
 	})
 	stop, err := serve(f.addresses(), a.Handler())
 	if err != nil {

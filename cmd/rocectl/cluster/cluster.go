@@ -27,6 +27,7 @@ import (
 	"k8s.io/client-go/tools/clientcmd"
 	"k8s.io/klog/v2"
 
+	"github.com/roce-cni/roce-cni/cmd/internal/plugin"
 	"github.com/roce-cni/roce-cni/pkg/base/cnierr"
 	"github.com/roce-cni/roce-cni/pkg/cluster/agent/pace"
 	"github.com/roce-cni/roce-cni/pkg/cluster/block"
@@ -53,10 +54,12 @@ func service(ctx context.Context, w io.Writer) (running context.Context, stop co
 	return running, stop, log
 }
 
-// spread returns a time around d.
-func spread(d time.Duration) time.Duration {
-	return pace.Clock{Rand: rand.Float64}.Spread(d)
+func clock() pace.Clock {
+	return pace.Clock{Wait: plugin.Wait, Now: plugin.BootTime, Rand: rand.Float64}
 }
+
+// spread returns a time around d.
+func spread(d time.Duration) time.Duration { return clock().Spread(d) }
 
 const connecting = "connect to the API server"
 

@@ -12,7 +12,6 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/roce-cni/roce-cni/cmd/internal/plugin"
 	"github.com/roce-cni/roce-cni/pkg/base/cnierr"
 	"github.com/roce-cni/roce-cni/pkg/cluster/elect"
 	"github.com/roce-cni/roce-cni/pkg/cluster/kube"
@@ -77,7 +76,7 @@ RailLeases that no node uses, what each waits for, and which nodes have the most
 			defer stop()
 			r := reconcile.New(reconcile.Config{
 				Cluster: api, Store: api.Blocks(), Leases: api.Leases(), Every: f.every, Lull: f.lull, Rails: f.rails, Taint: f.taint,
-				Wait: plugin.Wait, Now: plugin.BootTime, Date: time.Now, Log: log,
+				Clock: clock(), Date: time.Now, Log: log,
 			})
 			if f.once {
 				return overview(ctx, cmd.OutOrStdout(), r)
@@ -112,7 +111,7 @@ func (f gcFlags) lead(ctx context.Context, api *kube.API, log *slog.Logger, work
 	log = log.With("lease", lease)
 	err = elect.Candidate{
 		Lease: api.Election(f.namespace, leaseName), Name: host + "_" + rand.Text(),
-		Wait: plugin.Wait, Now: plugin.BootTime, Date: time.Now, Log: log,
+		Clock: clock(), Date: time.Now, Log: log,
 	}.Lead(ctx, func(ctx context.Context) { _ = work(ctx) }) // the context's error
 	if ctx.Err() != nil {
 		log.Info("stopped")

@@ -79,12 +79,7 @@ type Config struct {
 	Ranges nodefile.Store
 	Leases *ipam.Book // in the folder Ranges.Dir
 
-	// Wait returns after d, or with the context's error when that ends.
-	Wait func(ctx context.Context, d time.Duration) error
-	// Rand returns a number from 0 to below 1. It is called by several goroutines.
-	Rand func() float64
-	// Now returns CLOCK_BOOTTIME.
-	Now func() time.Duration
+	pace.Clock
 	Log *slog.Logger
 }
 
@@ -104,7 +99,6 @@ type View struct {
 // Agent is the agent of one node.
 type Agent struct {
 	Config
-	clock    pace.Clock
 	meter    *meter
 	metrics  *metrics
 	services services
@@ -131,7 +125,6 @@ const (
 // New returns an agent. It does no I/O.
 func New(c Config) *Agent {
 	a := &Agent{Config: c, controllers: map[string]*poolController{}}
-	a.clock = pace.Clock{Now: c.Now, Rand: c.Rand}
 	a.meter = &meter{book: c.Leases, dir: c.Ranges.Dir, now: c.Now}
 	a.metrics = newMetrics(a)
 	return a
@@ -276,7 +269,7 @@ func (a *Agent) forget(pool string) bool {
 // manage, because they selected the node before a boot or were deleted while no agent ran.
 func (a *Agent) sweeps(ctx context.Context, all *sync.WaitGroup) {
 	after := sweepAfter
-	for a.Wait(ctx, a.clock.Spread(after)) == nil {
+	for a.Wait(ctx, a.Spread(after)) == nil {
 		after = sweepEvery
 		blocks, err := a.Store.List(ctx, block.Query{MachineID: a.Node.MachineID, Freshness: block.Cached})
 		if err != nil {

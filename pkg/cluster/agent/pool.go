@@ -68,7 +68,7 @@ func newPoolController(a *Agent, pool string) *poolController {
 	begins(a.metrics.lost, pool)
 	return &poolController{
 		Config: a.Config, agent: a, pool: pool, reported: map[string]block.Usage{}, troubles: map[string]string{},
-		claimer: block.Claimer{Store: a.Store, Node: a.Node, Machine: a.Machine, Doubt: a.doubt(pool), Wait: a.Wait, Rand: a.Rand, Now: a.Now},
+		claimer: block.Claimer{Store: a.Store, Node: a.Node, Machine: a.Machine, Doubt: a.doubt(pool), Clock: a.Clock},
 	}
 }
 
@@ -182,7 +182,7 @@ func (k *poolController) join(ctx context.Context) bool {
 	defer k.mu.Unlock()
 	k.trouble("blocks", err)
 	if err != nil {
-		k.joining.Fail(k.agent.clock)
+		k.joining.Fail(k.Clock)
 		return false
 	}
 	k.joined, k.asserted, k.leaving = true, k.Now(), nil
@@ -227,7 +227,7 @@ func (k *poolController) assert(ctx context.Context) bool {
 	k.trouble("blocks", err)
 	k.setBlocks(kept)
 	if err != nil {
-		k.asserting.Fail(k.agent.clock)
+		k.asserting.Fail(k.Clock)
 	} else {
 		k.asserted = k.Now()
 	}
@@ -256,7 +256,7 @@ func (k *poolController) affirm(ctx context.Context, blocks []block.Block) (kept
 // lock held.
 func (k *poolController) setBlocks(owned []block.Block) {
 	k.owned = owned
-	k.asserting.OK(k.agent.clock, assertEvery)
+	k.asserting.OK(k.Clock, assertEvery)
 	k.write()
 }
 
@@ -276,7 +276,7 @@ func (k *poolController) claim(ctx context.Context) bool {
 		return true
 	}
 	if k.capped() {
-		k.claiming.OK(k.agent.clock, cappedEvery)
+		k.claiming.OK(k.Clock, cappedEvery)
 		return false
 	}
 	own, err := k.Addresses(ctx)
@@ -295,17 +295,17 @@ func (k *poolController) claim(ctx context.Context) bool {
 	}
 	if err == nil && !stands { // retire gives it back, or join or the next claim finds it
 		k.Log.Info("claimed a block too late: the pool was deleted or changed meanwhile", "pool", k.pool, "block", got.Name)
-		k.claiming.Fail(k.agent.clock)
+		k.claiming.Fail(k.Clock)
 		return false
 	}
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	k.trouble("claim", err)
 	if err != nil {
-		k.claiming.Fail(k.agent.clock)
+		k.claiming.Fail(k.Clock)
 		return false
 	}
-	k.claiming.OK(k.agent.clock, 0)
+	k.claiming.OK(k.Clock, 0)
 	k.pace()
 	// Not at once: when all nodes start, claims come first.
 	k.reporting = pace.Pause{Until: k.Now() + time.Duration(k.Rand()*float64(reportEvery/2))}
@@ -366,7 +366,7 @@ func (k *poolController) report(ctx context.Context) {
 		case errors.As(err, new(*cnierr.Error)):
 			faults = append(faults, err)
 		}
-		k.reporting.OK(k.agent.clock, reportEvery)
+		k.reporting.OK(k.Clock, reportEvery)
 	}
 	k.mu.Lock()
 	defer k.mu.Unlock()

@@ -30,7 +30,7 @@ func (k *poolController) retire(ctx context.Context) {
 	if !k.retiring.Over(k.Now()) {
 		return
 	}
-	k.retiring.OK(k.agent.clock, patience)
+	k.retiring.OK(k.Clock, patience)
 	n, err := k.agent.meter.inUse(ctx, k.pool, k.knownQuarantine())
 	switch {
 	case err != nil:
@@ -49,7 +49,7 @@ func (k *poolController) retire(ctx context.Context) {
 	defer k.mu.Unlock()
 	k.trouble("deleted pool", err)
 	if err != nil {
-		k.retiring.Fail(k.agent.clock)
+		k.retiring.Fail(k.Clock)
 	}
 }
 

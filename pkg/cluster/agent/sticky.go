@@ -34,7 +34,7 @@ func (k *poolController) startGrants(ctx context.Context) {
 		Patience: k.Patience, Trouble: k.note,
 		Granted: answers("granted"), None: answers("none"),
 		Lost:  func() { k.agent.metrics.stickyLost.WithLabelValues(k.pool).Inc() },
-		Clock: k.agent.clock, Wait: k.Wait, Log: k.Log,
+		Clock: k.Clock, Log: k.Log,
 	})
 	ctx, cancel := context.WithCancel(ctx)
 	ended := make(chan struct{})

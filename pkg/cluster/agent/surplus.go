@@ -50,7 +50,7 @@ func without(blocks []block.Block, name string) []block.Block {
 // trim gives back a block that the node does not need: it takes the block out of the node file,
 // and deletes it after linger, unless pods need it. A node that may claim nothing keeps all.
 func (k *poolController) trim(ctx context.Context) {
-	k.releasing.OK(k.agent.clock, trimEvery)
+	k.releasing.OK(k.Clock, trimEvery)
 	k.noteEmpty()
 	claims := k.selected && k.fault == nil
 	switch l := k.leaving; {

@@ -25,6 +25,7 @@ import (
 
 	"github.com/roce-cni/roce-cni/pkg/base/netns"
 	"github.com/roce-cni/roce-cni/pkg/cluster/agent"
+	"github.com/roce-cni/roce-cni/pkg/cluster/agent/pace"
 	"github.com/roce-cni/roce-cni/pkg/cluster/block"
 	"github.com/roce-cni/roce-cni/pkg/cluster/block/blocktest"
 	"github.com/roce-cni/roce-cni/pkg/cluster/fleet"
@@ -212,8 +213,8 @@ func (n *node) config() agent.Config {
 		Kept: n.kept, Patience: agent.DefaultPatience, Date: time.Now,
 		Ranges: n.files(),
 		Leases: n.book(),
-		Wait:   n.wait, Rand: rand.Float64, Now: n.now,
-		Log: log,
+		Clock:  pace.Clock{Wait: n.wait, Rand: rand.Float64, Now: n.now},
+		Log:    log,
 	}
 }
 

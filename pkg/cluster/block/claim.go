@@ -15,6 +15,7 @@ import (
 	"time"
 
 	"github.com/roce-cni/roce-cni/pkg/base/cnierr"
+	"github.com/roce-cni/roce-cni/pkg/cluster/agent/pace"
 )
 
 const (
@@ -42,12 +43,7 @@ type Claimer struct {
 	// Doubt is told, perhaps again and again, what is wrong with another node's block, which
 	// stops no claim: it does not fit the pool, or another live node has our machine-id.
 	Doubt func(err error)
-	// Wait returns after d, or with the context's error when that ends.
-	Wait func(ctx context.Context, d time.Duration) error
-	// Rand returns a number from 0 to below 1.
-	Rand func() float64
-	// Now returns a clock that is never put back.
-	Now func() time.Duration
+	pace.Clock
 
 	pending string // a block that we may have made, or that the server may still make for us
 	told    told   // by Own

@@ -12,6 +12,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/roce-cni/roce-cni/pkg/cluster/agent/pace"
 	"github.com/roce-cni/roce-cni/pkg/cluster/block"
 )
 
@@ -66,9 +67,11 @@ func claimer(store block.Store, i int) *block.Claimer {
 		Store:   store,
 		Node:    block.Node{Name: fmt.Sprintf("node-%d", i), MachineID: fmt.Sprintf("%032x", i)},
 		Machine: func(context.Context, string) (string, error) { return "", nil },
-		Wait:    func(ctx context.Context, _ time.Duration) error { return ctx.Err() },
-		Rand:    random.Float64,
-		Now:     func() time.Duration { return 0 },
+		Clock: pace.Clock{
+			Wait: func(ctx context.Context, _ time.Duration) error { return ctx.Err() },
+			Rand: random.Float64,
+			Now:  func() time.Duration { return 0 },
+		},
 	}
 }
 

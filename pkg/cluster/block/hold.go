@@ -107,9 +107,9 @@ func (c *Claimer) explain(ctx context.Context, s Space, err error) error {
 
 // Assert confirms that the node still owns its blocks, after a restart and from time to time.
 // It creates a block again that is gone: etcd was restored, or an operator has deleted it. It
-// returns the blocks that the node has, as far as the store answers, and the lost ones, which
-// another node has claimed: the node must stop leasing their addresses at once, and the error
-// is Limited. A block that does not fit the pool any more is BadConfig, and stays the node's.
+// returns the blocks that the node has, also those without an answer of the store, and the lost
+// ones, which another node has claimed: the node must stop leasing their addresses at once, and
+// the error is Limited. A block that does not fit the pool any more is BadConfig, and stays the node's.
 func (c *Claimer) Assert(ctx context.Context, s Space, recorded []Block) (kept, lost []Block, err error) {
 	var faults []error
 	for _, b := range recorded {

@@ -19,6 +19,7 @@ import (
 	coordination "k8s.io/api/coordination/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"github.com/roce-cni/roce-cni/pkg/cluster/agent/pace"
 	"github.com/roce-cni/roce-cni/pkg/cluster/block"
 )
 
@@ -48,11 +49,8 @@ type Lease interface {
 type Candidate struct {
 	Lease Lease
 	// Name is a name that no other process ever has.
-	Name string
-	// Wait returns after d, or with the context's error when that ends.
-	Wait func(ctx context.Context, d time.Duration) error
-	// Now returns CLOCK_BOOTTIME.
-	Now func() time.Duration
+	Name       string
+	pace.Clock // without Rand
 	// Date is the wall clock, for people.
 	Date func() time.Time
 	Log  *slog.Logger

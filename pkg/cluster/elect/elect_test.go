@@ -19,6 +19,7 @@ import (
 
 	coordination "k8s.io/api/coordination/v1"
 
+	"github.com/roce-cni/roce-cni/pkg/cluster/agent/pace"
 	"github.com/roce-cni/roce-cni/pkg/cluster/block"
 	"github.com/roce-cni/roce-cni/pkg/cluster/elect"
 )
@@ -160,15 +161,15 @@ func start(t *testing.T, s *server, name string, skew time.Duration, log *bytes.
 	booted := time.Now().Add(-skew.Abs())
 	c := elect.Candidate{
 		Lease: p.link, Name: name, Log: slog.New(slog.NewTextHandler(log, nil)),
-		Now: func() time.Duration { return time.Since(booted) }, Date: func() time.Time { return time.Now().Add(skew) },
-		Wait: func(ctx context.Context, d time.Duration) error {
+		Date: func() time.Time { return time.Now().Add(skew) },
+		Clock: pace.Clock{Now: func() time.Duration { return time.Since(booted) }, Wait: func(ctx context.Context, d time.Duration) error {
 			select {
 			case <-ctx.Done():
 				return ctx.Err()
 			case <-time.After(d):
 				return nil
 			}
-		},
+		}},
 	}
 	ctx, stop := context.WithCancel(t.Context())
 	p.stop = stop

@@ -25,9 +25,9 @@ const (
 	reportTooOld = "ReportTooOld"
 	// mostWrites is how many nodes one look writes at most: what watches Nodes hears of each.
 	mostWrites = 100
-	// pace is how many looks pass between two writes of a node, because an agent that was
+	// rest is how many looks pass between two writes of a node, because an agent that was
 	// taken over can report something else at each look.
-	pace = 5
+	rest = 5
 )
 
 // rails is what tellRails remembers until the next call.
@@ -90,7 +90,7 @@ func (r *Reconciler) tellRails(ctx context.Context) error {
 			suspect++
 		}
 		wrote, known := r.rails.wrote[n.Name]
-		if (now.Rails != n.Rails || now.Tainted != n.Tainted) && (!known || r.Now()-wrote >= pace*r.Rails) {
+		if (now.Rails != n.Rails || now.Tainted != n.Tainted) && (!known || r.Now()-wrote >= rest*r.Rails) {
 			due = append(due, now)
 		}
 	}

@@ -23,6 +23,7 @@ import (
 
 	"github.com/roce-cni/roce-cni/pkg/base/cnierr"
 	"github.com/roce-cni/roce-cni/pkg/cluster/agent"
+	"github.com/roce-cni/roce-cni/pkg/cluster/agent/pace"
 	"github.com/roce-cni/roce-cni/pkg/cluster/block"
 	"github.com/roce-cni/roce-cni/pkg/cluster/fleet"
 	"github.com/roce-cni/roce-cni/pkg/cluster/kube"
@@ -62,12 +63,9 @@ type Config struct {
 	Lull time.Duration
 	// Rails is how often it looks at the reports of rails; 0: never. Taint says whether
 	// nodes get a taint if their rails are not ready.
-	Rails time.Duration
-	Taint bool
-	// Wait returns after d, or with the context's error when that ends.
-	Wait func(ctx context.Context, d time.Duration) error
-	// Now returns CLOCK_BOOTTIME.
-	Now func() time.Duration
+	Rails      time.Duration
+	Taint      bool
+	pace.Clock // without Rand
 	// Date is the wall clock: leases say when they were written.
 	Date func() time.Time
 	Log  *slog.Logger

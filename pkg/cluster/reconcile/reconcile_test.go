@@ -19,6 +19,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 
+	"github.com/roce-cni/roce-cni/pkg/cluster/agent/pace"
 	"github.com/roce-cni/roce-cni/pkg/cluster/block"
 	"github.com/roce-cni/roce-cni/pkg/cluster/block/blocktest"
 	"github.com/roce-cni/roce-cni/pkg/cluster/kube"
@@ -57,9 +58,12 @@ type cluster struct {
 func newCluster(t *testing.T, pools ...block.Pool) *cluster {
 	c := &cluster{Mem: blocktest.NewMem(), kept: stickytest.NewMem(), t: t, bound: map[string]bool{}, absent: map[string]bool{}, pools: pools, usage: map[string]block.Usage{}, unseen: map[string]bool{}, creators: map[string]string{}, said: map[string]kube.PoolStatus{}, wrote: map[string]int{}}
 	c.Reconciler = reconcile.New(reconcile.Config{
-		Cluster: c, Store: c.Mem, Leases: c.kept, Every: 10 * time.Minute, Lull: time.Minute, Now: func() time.Duration { return c.now }, Date: c.date,
-		Wait: func(context.Context, time.Duration) error { return errors.New("one round is enough") },
-		Log:  slog.New(slog.NewTextHandler(&c.log, nil)),
+		Cluster: c, Store: c.Mem, Leases: c.kept, Every: 10 * time.Minute, Lull: time.Minute, Date: c.date,
+		Clock: pace.Clock{
+			Now:  func() time.Duration { return c.now },
+			Wait: func(context.Context, time.Duration) error { return errors.New("one round is enough") },
+		},
+		Log: slog.New(slog.NewTextHandler(&c.log, nil)),
 	})
 	c.kept.Now = c.date
 	return c

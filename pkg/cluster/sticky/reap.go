@@ -52,7 +52,7 @@ func Owners(leases []Lease) (out []block.Owner) {
 
 // Look is one sighting. now is as in block.Sightings.Look, and date is the wall clock, which
 // may jump. Look returns what to remember, and the leases that are due:
-//   - without holder and keep: true, not written for the TTL by either clock, and for the
+//   - without holder and keep: true, not written for the TTL by one of the clocks, and for the
 //     quarantine by now; if the pool is gone or not sticky, for the longest quarantine;
 //   - of a holder with blocks that would be due;
 //   - with another name than the one of their slot, at once.
@@ -89,7 +89,7 @@ func expired(l Lease, seen time.Duration, date time.Time, pools map[string]Terms
 
 // Reap deletes a lease that is due, and says whether it did. If the holder is gone, of which it
 // asks again, Reap removes the holder instead, so that another node can have the lease for the
-// pod. It writes only what has not changed since Look, which is no error. Without an answer, the
+// pod. What has changed since Look stays, which is no error. Without an answer, the
 // change may be done or not; the next Look shows it.
 func Reap(ctx context.Context, store Store, c block.Cluster, date time.Time, due Lease) (bool, error) {
 	if due.Spec.Holder == (block.Owner{}) || misnamed(due) {

@@ -43,7 +43,7 @@ func (c *Controller) try(ctx context.Context, k nodefile.Key) (a nodefile.Answer
 	defer c.unlock()
 	first := c.note(k)
 	slots, slot, err := c.take(ctx, k)
-	late := c.Clock.Now()-first >= c.Patience
+	late := c.Now()-first >= c.Patience
 	switch {
 	case err == nil:
 		return c.grant(k, slots, slot), false
@@ -55,7 +55,7 @@ func (c *Controller) try(ctx context.Context, k nodefile.Key) (a nodefile.Answer
 
 // note remembers a request, and returns when the pod's first one came, perhaps of an earlier ADD.
 func (c *Controller) note(k nodefile.Key) (first time.Duration) {
-	now := c.Clock.Now()
+	now := c.Now()
 	if c.requests[k] == nil {
 		c.requests[k] = &request{first: now}
 	}
@@ -74,7 +74,7 @@ func (c *Controller) take(ctx context.Context, k nodefile.Key) (block.Slots, int
 		err = &sticky.NoneError{Why: "RailPool " + c.Pool + " is not sticky any more"}
 	}
 	if err == nil && c.hushed() {
-		err = &block.BusyError{After: c.quiet - c.Clock.Now()}
+		err = &block.BusyError{After: c.quiet - c.Now()}
 	}
 	if err != nil {
 		return slots, 0, err
@@ -82,7 +82,7 @@ func (c *Controller) take(ctx context.Context, k nodefile.Key) (block.Slots, int
 	l, err := c.Claimer.Take(ctx, slots, k)
 	if err != nil {
 		if unanswered(err) && c.settling.Wait == 0 { // it may have been done
-			c.settling.Until = c.Clock.Now()
+			c.settling.Until = c.Now()
 		}
 		return slots, 0, c.noteBusy(err)
 	}
@@ -92,7 +92,7 @@ func (c *Controller) take(ctx context.Context, k nodefile.Key) (block.Slots, int
 
 // grant lets an ADD lease a slot.
 func (c *Controller) grant(k nodefile.Key, slots block.Slots, slot int) nodefile.Answer {
-	until := c.Clock.Now() + Time
+	until := c.Now() + Time
 	c.grants[slot] = grant{k, until}
 	delete(c.requests, k)
 	a := nodefile.Answer{Rails: slots.Rails(slot), Until: until}

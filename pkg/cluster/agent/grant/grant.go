@@ -53,10 +53,8 @@ type Config struct {
 	// the slots that another node has got.
 	Granted, None, Lost func()
 
-	Clock pace.Clock
-	// Wait returns after d, or with the context's error when that ends.
-	Wait func(ctx context.Context, d time.Duration) error
-	Log  *slog.Logger
+	pace.Clock
+	Log *slog.Logger
 }
 
 // Controller grants the slots of one sticky pool.
@@ -90,7 +88,7 @@ type grant struct {
 // the pool since then.
 func New(c Config) *Controller {
 	return &Controller{
-		Config: c, began: c.Clock.Now(), turn: make(chan struct{}, 1), requests: map[nodefile.Key]*request{},
+		Config: c, began: c.Now(), turn: make(chan struct{}, 1), requests: map[nodefile.Key]*request{},
 		mine: map[nodefile.Key]int{}, grants: map[int]grant{}, missing: map[string]bool{},
 	}
 }
@@ -122,12 +120,12 @@ func (c *Controller) lock(ctx context.Context) error {
 func (c *Controller) unlock() { <-c.turn }
 
 // hushed says whether the API server has asked for no requests now.
-func (c *Controller) hushed() bool { return c.Clock.Now() < c.quiet }
+func (c *Controller) hushed() bool { return c.Now() < c.quiet }
 
 // noteBusy notes how long the API server wants to be left alone, and returns the error.
 func (c *Controller) noteBusy(err error) error {
 	if busy := new(block.BusyError); errors.As(err, &busy) {
-		c.quiet = max(c.quiet, c.Clock.Now()+busy.After)
+		c.quiet = max(c.quiet, c.Now()+busy.After)
 	}
 	return err
 }

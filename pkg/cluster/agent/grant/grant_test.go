@@ -130,15 +130,14 @@ func (o *fixture) config() grant.Config {
 			}
 		},
 		Granted: o.counter("granted"), None: o.counter("none"), Lost: o.counter("lost"),
-		Clock: pace.Clock{Now: o.now, Rand: rand.Float64},
-		Wait: func(ctx context.Context, d time.Duration) error {
+		Clock: pace.Clock{Now: o.now, Rand: rand.Float64, Wait: func(ctx context.Context, d time.Duration) error {
 			select {
 			case <-ctx.Done():
 				return ctx.Err()
 			case <-time.After(d):
 				return nil
 			}
-		},
+		}},
 		Log: slog.New(slog.NewTextHandler(&o.log, nil)),
 	}
 }

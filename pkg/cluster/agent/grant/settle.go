@@ -28,7 +28,7 @@ type uses struct {
 
 // look does what is due.
 func (c *Controller) look(ctx context.Context) {
-	now := c.Clock.Now()
+	now := c.Now()
 	maps.DeleteFunc(c.requests, func(_ nodefile.Key, r *request) bool { return now-r.last >= forgotten })
 	due := c.settling.Over(now) || c.settling.Wait == 0 && c.idle() // not after an error
 	if !due || c.hushed() {
@@ -83,7 +83,7 @@ func (c *Controller) settle(ctx context.Context) error {
 			keep[l.Name] = l
 			continue
 		}
-		if c.Clock.Now() < c.began+Time { // the controller before may have granted it
+		if c.Now() < c.began+Time { // the controller before may have granted it
 			young = true
 			continue
 		}
@@ -93,7 +93,7 @@ func (c *Controller) settle(ctx context.Context) error {
 			break
 		}
 	}
-	if c.affirming.Over(c.Clock.Now()) && errors.Join(faults...) == nil {
+	if c.affirming.Over(c.Now()) && errors.Join(faults...) == nil {
 		faults = append(faults, c.affirmAll(ctx, u, keep))
 	}
 	if err := errors.Join(faults...); err != nil {
@@ -127,7 +127,7 @@ func (c *Controller) uses(ctx context.Context) (uses, error) {
 
 // end forgets the grants that have ended.
 func (c *Controller) end() {
-	now := c.Clock.Now()
+	now := c.Now()
 	maps.DeleteFunc(c.grants, func(_ int, g grant) bool { return now >= g.until })
 }
 

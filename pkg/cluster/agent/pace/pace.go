@@ -4,11 +4,13 @@
 // Package pace computes when a repeated task is due next. It spreads the tasks of many
 // nodes over time, and repeats failed tasks less and less often.
 //
-// It never waits, and has neither clock nor randomness of its own. agent and grant
-// use it. Everything is in this file.
+// It has neither clock nor randomness of its own. Everything is in this file.
 package pace
 
-import "time"
+import (
+	"context"
+	"time"
+)
 
 // The waits after an error that waiting alone may not correct: the first, and the
 // longest. A block.Claimer has its own waits for a server that does not answer.
@@ -17,8 +19,10 @@ const (
 	longWait  = 5 * time.Minute
 )
 
-// Clock measures pauses.
+// Clock is the time and the chance of a process. Any number of goroutines may use it.
 type Clock struct {
+	// Wait returns after d, or with the context's error when that ends.
+	Wait func(ctx context.Context, d time.Duration) error
 	// Now returns CLOCK_BOOTTIME.
 	Now func() time.Duration
 	// Rand returns a number from 0 to below 1.
