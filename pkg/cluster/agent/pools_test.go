@@ -209,41 +209,6 @@ func TestNothingIsReportedOfADeletedPool(t *testing.T) {
 	})
 }
 
-func TestAPoolThatIsBeingDeletedIsGivenBack(t *testing.T) {
-	bubble(t, func(t *testing.T) {
-		n := newCluster(compute(t)).node(t, "n1")
-		n.run()
-		n.mustLease("compute", 1, 1)
-		n.change(func(v *agent.View) { v.Pools[0].Deleted = true })
-		n.idle(10 * time.Minute)
-		n.holds("compute", 1)
-		n.release("c1")
-		n.idle(10 * time.Minute)
-		n.gone("compute")
-		if got := n.blocks(); got != nil {
-			t.Errorf("it has %v", got)
-		}
-		n.says(200, "RailPool compute: it was deleted")
-	})
-}
-
-// TestABlockOfADeletedPoolIsConfirmedWhilePodsUseIt keeps a reaper that does not see
-// the Node object from freeing it.
-func TestABlockOfADeletedPoolIsConfirmedWhilePodsUseIt(t *testing.T) {
-	bubble(t, func(t *testing.T) {
-		n := newCluster(compute(t)).node(t, "n1")
-		n.run()
-		n.mustLease("compute", 1, 1)
-		n.change(func(v *agent.View) { v.Pools[0].Deleted = true })
-		before := n.store.Calls(blocktest.Touch)
-		n.idle(40 * time.Minute)
-		if got := n.store.Calls(blocktest.Touch) - before; got < 6 {
-			t.Errorf("%d asserts in 40 minutes", got)
-		}
-		n.says(200, "RailPool compute: it was deleted")
-	})
-}
-
 // lists is a store that counts what is read from etcd.
 type lists struct {
 	block.Store

@@ -86,42 +86,6 @@ func TestOnlyTheNamesWithoutNodeAreAskedForPods(t *testing.T) {
 	}
 }
 
-func TestSightingsHaveTheirFirstTime(t *testing.T) {
-	t.Parallel()
-	b := block.Block{Name: "gpu-1", UID: "1", Spec: block.Spec{Owner: block.Owner{NodeName: "a"}}}
-	seen := block.Sightings{}
-	if _, gone := seen.Since(b.UID, b.ResourceVersion); gone {
-		t.Error("gone before the reaper has looked")
-	}
-	for _, minute := range []time.Duration{3, 9} {
-		seen, _ = seen.Look(minute*time.Minute, []block.Block{b}, block.Nodes{"other": ""}, nil)
-		if since, gone := seen.Since(b.UID, b.ResourceVersion); !gone || since != 3*time.Minute {
-			t.Errorf("minute %d: gone %t since %v", minute, gone, since)
-		}
-	}
-}
-
-// A node that asserts its blocks lives, whatever became of its Node object: an
-// operator may have deleted it, while the machine and its pods run on.
-func TestABlockThatChangedMeanwhileIsReadAgain(t *testing.T) {
-	t.Parallel()
-	nodes := block.Nodes{"other": ""}
-	b := block.Block{Name: "gpu-1", UID: "1", ResourceVersion: "1", Spec: block.Spec{Owner: block.Owner{NodeName: "a"}}}
-	seen, _ := block.Sightings{}.Look(0, []block.Block{b}, nodes, nil)
-	b.ResourceVersion = "2"
-	seen, due := seen.Look(time.Hour, []block.Block{b}, nodes, nil)
-	if len(due) != 0 {
-		t.Errorf("due %v", names(due))
-	}
-	seen, due = seen.Look(2*time.Hour-1, []block.Block{b}, nodes, nil)
-	if len(due) != 0 {
-		t.Errorf("due before the hour is over: %v", names(due))
-	}
-	if _, due = seen.Look(2*time.Hour, []block.Block{b}, nodes, nil); len(due) != 1 {
-		t.Errorf("an hour after the write: due %v", names(due))
-	}
-}
-
 func TestSightingsAreOfOneBlock(t *testing.T) {
 	t.Parallel()
 	nodes := block.Nodes{"other": ""}
@@ -130,17 +94,6 @@ func TestSightingsAreOfOneBlock(t *testing.T) {
 	b.UID = "2" // the node was back, and has claimed it again
 	if _, due := seen.Look(2*time.Hour, []block.Block{b}, nodes, nil); len(due) != 0 {
 		t.Errorf("due %v", names(due))
-	}
-}
-
-func TestWithoutAnyNodeNothingIsDue(t *testing.T) {
-	t.Parallel()
-	b, nodes := []block.Block{{Name: "gpu-1", UID: "1", Spec: block.Spec{Owner: block.Owner{NodeName: "a"}}}}, block.Nodes{"other": ""}
-	seen, _ := block.Sightings{}.Look(0, b, nodes, nil)
-	if seen, due := seen.Look(2*time.Hour, b, nil, nil); len(due) != 0 {
-		t.Errorf("due %v", names(due))
-	} else if _, due := seen.Look(3*time.Hour, b, nodes, nil); len(due) != 0 {
-		t.Errorf("due at the first sighting after it: %v", names(due))
 	}
 }
 

@@ -259,19 +259,6 @@ func TestAHolderThatWritesLives(t *testing.T) {
 	}
 }
 
-func TestAMachineThatWasReplacedHoldsNothing(t *testing.T) {
-	t.Parallel()
-	store, s, c := stickytest.NewMem(), slots(t, 4), newCluster(1)
-	mustTake(t, claimer(store, 1), s, pod(0))
-	c.nodes["node-1"], c.bound["node-1"] = "reinstalled", true
-	pools := []block.Pool{pool(t, 4)}
-	sightings, _, _ := c.look(t, block.Sightings{}, store, pools, 0)
-	_, _, due := c.look(t, sightings, store, pools, time.Hour)
-	if len(due) != 1 || !c.reap(t, store, due[0]) {
-		t.Errorf("%d due, or not freed", len(due))
-	}
-}
-
 func TestWithoutAnAnswerNothingIsReportedAsReaped(t *testing.T) {
 	t.Parallel()
 	store, s, c := stickytest.NewMem(), slots(t, 4), newCluster()
