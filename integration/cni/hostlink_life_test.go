@@ -8,7 +8,6 @@ import (
 	"net/netip"
 	"os"
 	"path/filepath"
-	"slices"
 	"strings"
 	"testing"
 
@@ -54,30 +53,6 @@ func (l *linked) hostEnds(t *testing.T) []string {
 		}
 	}
 	return out
-}
-
-func TestTheLastPodWithALinkTakesTheRuleWithIt(t *testing.T) {
-	t.Parallel()
-	l := newLinked(t)
-	before := l.lookPlain(t)
-	pods := l.linkedPods(t, 2)
-	want := []string{"500: from all lookup 8200 proto 82", "500: from all lookup 8200 proto 82"}
-	if got := l.rules(t); !slices.Equal(got, want) {
-		t.Errorf("rules of the node: %v, want one of each family", got)
-	}
-	pods[0].mustDel(t)
-	pods[0].mustDel(t)
-	if got := l.rules(t); !slices.Equal(got, want) {
-		t.Errorf("rules of the node after a DEL: %v, want one of each family", got)
-	}
-	l.probed(t, pods[1], "after the DEL of another pod")
-	if err := pods[1].check(t); err != nil {
-		t.Errorf("CHECK after the DEL of another pod: %v", err)
-	}
-	pods[1].mustDel(t)
-	l.unchangedPlain(t, before)
-	l.nothingLeased(t)
-	l.noRecords(t)
 }
 
 // lookPlain is a snapshot without what a master without filters shows while it has children.
@@ -206,43 +181,4 @@ func TestRepairRestoresALink(t *testing.T) {
 			l.probed(t, p, "after the repair")
 		})
 	}
-}
-
-func TestRailsMayBeTheFirstNetworkOfAPod(t *testing.T) {
-	t.Parallel()
-	w := newWorld(t, rails)
-	p := w.bare(t)
-	a := w.attach(w.matched(cnitest.Subnet4, cnitest.Subnet6).With("hostLink", map[string]any{"routes": []any{"10.96.0.0/12"}}), p, "eth0")
-	node := w.snapshot(t)
-	res := a.mustAdd(t)
-	for i, in := range res.Interfaces {
-		want := "eth0"
-		if i > 0 {
-			want = fmt.Sprintf("eth0-%d", i)
-		}
-		if in.Name != want || in.Sandbox != p.Path {
-			t.Errorf("interface %d is %+v, want %s in the pod alone", i, in, want)
-		}
-	}
-	for i, addr := range addrs(res)[:2] {
-		p.serve(t, netip.AddrPortFrom(addr, 8080))
-		w.mustSee(t, "a probe", netip.AddrPortFrom(addr, 8080), nodeAddresses(i)...)
-		w.serve(t, netip.AddrPortFrom(netip.MustParseAddr(nodeAddresses(i)[3]), 10250))
-		p.mustSee(t, "an address of the node on another rail", port(nodeAddresses(i)[3], 10250), addr.String())
-	}
-	if err := a.check(t); err != nil {
-		t.Errorf("CHECK: %v", err)
-	}
-	a.mustDel(t)
-	w.unchanged(t, node)
-	w.noRecords(t)
-}
-
-// nodeAddresses are those of the node on its rails.
-func nodeAddresses(family int) []string {
-	var out []string
-	for i := range rails {
-		out = append(out, []string{fmt.Sprintf("172.16.%d.1", 10+i), fmt.Sprintf("fd00:%d::1", 10+i)}[family])
-	}
-	return out
 }
