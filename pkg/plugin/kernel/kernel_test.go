@@ -9,6 +9,7 @@ import (
 	"net/netip"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"testing/fstest"
@@ -45,9 +46,18 @@ func open(t testing.TB, pod *kerneltest.Netns) *kernel.Kernel {
 
 func do(t testing.TB, k *kernel.Kernel, ops ...plan.Op) {
 	t.Helper()
-	for _, op := range ops {
-		if err := k.Do(t.Context(), op); err != nil {
-			t.Fatalf("do %+v: %v", op, err)
+	for _, run := range plan.Ops(ops).Runs() {
+		if err := k.Do(t.Context(), run...); err != nil {
+			t.Fatalf("do %+v: %v", run, err)
+		}
+	}
+}
+
+func undo(t testing.TB, k *kernel.Kernel, ops plan.Ops) {
+	t.Helper()
+	for _, run := range slices.Backward(ops.Runs()) {
+		if err := k.Undo(t.Context(), run...); err != nil {
+			t.Errorf("undo %+v: %v", run, err)
 		}
 	}
 }
@@ -222,7 +232,8 @@ func TestParentMayBeAMacvlanInThePod(t *testing.T) {
 	if err != nil || f.Parent.MAC != child(t).MAC {
 		t.Errorf("facts: %+v, %v", f.Parent, err)
 	}
-	do(t, k, plan.Op{Kind: nested}, plan.Op{Kind: nested})
+	do(t, k, plan.Op{Kind: nested})
+	do(t, k, plan.Op{Kind: nested})
 	if err := k.Check(t.Context(), plan.Op{Kind: nested}); err != nil {
 		t.Error(err)
 	}

@@ -23,18 +23,10 @@ func TestRailsOfSeveralMastersGoTogether(t *testing.T) {
 	node.NIC("nic1")
 	other := open(t, node.Pod())
 	ops := kerneltest.Attachment(kerneltest.Container(t), nic, "nic1", nic)
-	for _, run := range ops.Runs() {
-		if err := k.Do(t.Context(), run...); err != nil {
-			t.Fatal(err)
-		}
-	}
+	do(t, k, ops...)
 	theirs := child(t) // of another pod on the same NIC
 	do(t, other, plan.Op{Kind: theirs})
-	for _, run := range slices.Backward(ops.Teardown().Runs()) {
-		if err := k.Undo(t.Context(), run...); err != nil {
-			t.Error(err)
-		}
-	}
+	undo(t, k, ops.Teardown())
 	if links := pod.IP("-o link"); strings.Count(links, "\n") != 1 {
 		t.Errorf("want lo to be left, got\n%s", links)
 	}
@@ -48,11 +40,7 @@ func TestUndoInAPodWithTooManyLinksToList(t *testing.T) {
 	node, pod, k := machine(t)
 	node.NIC("nic1")
 	ops := kerneltest.Attachment(kerneltest.Container(t), nic, "nic1")
-	for _, run := range ops.Runs() {
-		if err := k.Do(t.Context(), run...); err != nil {
-			t.Fatal(err)
-		}
-	}
+	do(t, k, ops...)
 	var sock *nlsock.Conn
 	if err := pod.Do(func() (err error) {
 		sock, err = nlsock.Dial(unix.NETLINK_ROUTE)
@@ -61,11 +49,7 @@ func TestUndoInAPodWithTooManyLinksToList(t *testing.T) {
 		t.Fatal(err)
 	}
 	k.Flood(sock)
-	for _, run := range slices.Backward(ops.Teardown().Runs()) {
-		if err := k.Undo(t.Context(), run...); err != nil {
-			t.Error(err)
-		}
-	}
+	undo(t, k, ops.Teardown())
 	if links := pod.IP("-o link"); strings.Count(links, "\n") != 1 {
 		t.Errorf("want lo to be left, got\n%s", links)
 	}
@@ -77,11 +61,8 @@ func TestRunMayHaveNamesOfLinksOfTheHost(t *testing.T) {
 	node, _, k := machine(t)
 	node.IP("link add net1-1 type bridge")
 	run := kerneltest.Attachment(kerneltest.Container(t), nic, nic, nic).Runs()[0]
-	for range 2 {
-		if err := k.Do(t.Context(), run...); err != nil {
-			t.Fatal(err)
-		}
-	}
+	do(t, k, run...)
+	do(t, k, run...)
 	if err := k.Check(t.Context(), run...); err != nil {
 		t.Error(err)
 	}
@@ -92,23 +73,16 @@ func TestAsManyRailsAsThereCanBe(t *testing.T) {
 	_, pod, k := machine(t)
 	before := pod.IP("-o addr")
 	ops := kerneltest.Attachment(kerneltest.Container(t), slices.Repeat([]conf.LinkName{nic}, 32)...)
-	for _, times := range []string{"once", "twice"} {
+	for range 2 {
+		do(t, k, ops...)
 		for _, run := range ops.Runs() {
-			if err := k.Do(t.Context(), run...); err != nil {
-				t.Fatalf("%s: %T: %v", times, run[0], err)
-			}
 			if err := k.Check(t.Context(), run...); err != nil {
-				t.Errorf("%s: %T: %v", times, run[0], err)
+				t.Errorf("%T: %v", run[0].Kind, err)
 			}
 		}
 	}
-	for _, times := range []string{"once", "twice"} {
-		for _, run := range slices.Backward(ops.Runs()) {
-			if err := k.Undo(t.Context(), run...); err != nil {
-				t.Errorf("%s: %T: %v", times, run[0], err)
-			}
-		}
-	}
+	undo(t, k, ops)
+	undo(t, k, ops)
 	if after := pod.IP("-o addr"); after != before || strings.Contains(pod.IP("rule"), fmt.Sprint(plan.Protocol)) {
 		t.Errorf("left behind:\n%s%s", after, pod.IP("rule"))
 	}

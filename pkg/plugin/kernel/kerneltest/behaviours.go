@@ -220,14 +220,20 @@ func lostRecord(t *testing.T, w opened) {
 	w.foreign()
 	w.IP("rule add from 10.8.0.5/32 lookup 100 priority 32000 protocol 82") // another attachment's
 	w.IP("rule add from 10.9.0.5/32 lookup 300 priority 40")                // foreign
+	w.undoLost(t, Attachment(w.Container, w.NIC))
+}
+
+// undoLost does an attachment, and undoes it twice by its mark.
+func (w opened) undoLost(t *testing.T, ops plan.Ops) {
+	t.Helper()
 	before := w.Show()
-	w.attach(t)
-	m := w.macvlan()
+	w.must(t, ops...)
+	m := ops[0].Kind.(plan.Child)
 	lost := plan.InPod(plan.Child{Name: m.Name, Mark: m.Mark}, plan.Orphans{Link: m.Name, Mark: m.Mark})
-	w.undo(t, lost)
-	w.unchanged(t, before)
-	w.undo(t, lost)
-	w.unchanged(t, before)
+	for range 2 {
+		w.undo(t, lost)
+		w.unchanged(t, before)
+	}
 }
 
 // renamedLink looks at the attachment's link under another name, and then at no

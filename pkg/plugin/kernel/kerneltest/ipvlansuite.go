@@ -86,14 +86,9 @@ func unmarkedIpvlan(t *testing.T, w opened) {
 
 func lostIpvlan(t *testing.T, w opened) {
 	w.needs(t, "ipvlan")
-	before := w.Show()
 	ops := Attachment(w.Container, w.NIC)
 	ops[0] = w.ipvlan(t, "net1")
-	w.must(t, ops...)
-	mark := ops[0].Kind.(plan.Child).Mark
-	lost := plan.InPod(plan.Child{Name: "net1", Mark: mark}, plan.Orphans{Link: "net1", Mark: mark})
-	w.undo(t, lost)
-	w.unchanged(t, before)
+	w.undoLost(t, ops)
 }
 
 // addressOfIpvlans wants an address to be on one ipvlan of a NIC, and macvlans and
