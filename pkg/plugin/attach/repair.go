@@ -316,22 +316,16 @@ func withAlignment(recorded, lost plan.Ops) plan.Ops {
 // indexes: the kernel gives each the lowest index that is free.
 func lostRail(g plan.GID, lost plan.Ops) plan.AlignRail {
 	r := plan.AlignRail{Link: g.Targets[0].Link, Device: g.Device, Wait: g.Wait}
-	targets := slices.SortedFunc(slices.Values(g.Targets), func(a, b plan.GIDTarget) int { return cmp.Compare(index(a), index(b)) })
+	targets := slices.DeleteFunc(slices.Clone(g.Targets), func(t plan.GIDTarget) bool { return t.Index == nil })
+	slices.SortFunc(targets, func(a, b plan.GIDTarget) int { return cmp.Compare(*a.Index, *b.Index) })
 	for _, t := range targets {
 		for a := range plan.All[plan.Address](lost) {
-			if t.Index != nil && a.Link == t.Link && a.Prefix.Addr() == t.Addr {
+			if a.Link == t.Link && a.Prefix.Addr() == t.Addr {
 				r.Addresses, r.At = append(r.Addresses, a.Prefix), append(r.At, *t.Index)
 			}
 		}
 	}
 	return r
-}
-
-func index(t plan.GIDTarget) int {
-	if t.Index == nil {
-		return -1
-	}
-	return *t.Index
 }
 
 // Remade is a port of a shared RDMA device that was made again since ADD, as a reset of

@@ -230,7 +230,9 @@ func (n Node) views(ctx context.Context, host []Port) ([]podView, error) {
 func (n Node) lacksEntries(host []Port) bool {
 	for _, r := range n.Records {
 		for addr, found := range recorded(r) {
-			lacks := func(p Port) bool { return p.Device.Name == found.Device && len(p.places(addr.Addr, gidtable.RoCEv2)) == 0 }
+			lacks := func(p Port) bool {
+				return p.Device.Name == found.Device && len(p.places(addr.Addr, gidtable.RoCEv2)) == 0
+			}
 			if found.Place != nil && slices.ContainsFunc(host, lacks) {
 				return true
 			}

@@ -115,8 +115,9 @@ func Related(devices []nldev.Device, name conf.LinkName, links, all fs.FS) []Mat
 			}
 			next = append(next, lowers(l, links)...)
 		}
-		if len(out) > 0 {
-			return unique(out)
+		if len(out) > 0 { // two links may belong to the hardware of one port
+			slices.SortStableFunc(out, func(a, b Match) int { return strings.Compare(a.String(), b.String()) })
+			return slices.CompactFunc(out, func(a, b Match) bool { return a.String() == b.String() })
 		}
 		layer = next
 	}
@@ -149,12 +150,6 @@ func Ports(devices []nldev.Device) []Match {
 		}
 	}
 	return out
-}
-
-// unique returns each port once: two links may belong to the hardware of one port.
-func unique(ms []Match) []Match {
-	slices.SortStableFunc(ms, func(a, b Match) int { return strings.Compare(a.String(), b.String()) })
-	return slices.CompactFunc(ms, func(a, b Match) bool { return a.String() == b.String() })
 }
 
 // onlyPort returns the port of a device that belongs to a link. If there are several,

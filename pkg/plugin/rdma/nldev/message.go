@@ -67,10 +67,6 @@ func request(command uint16, body []byte) nlsock.Request {
 	return nlsock.Request{Type: client | command, Body: body}
 }
 
-func portRequest(device, port uint32) nlsock.Request {
-	return request(cmdPortGet, nlsock.AppendNumber(nlsock.AppendNumber(nil, attrDevIndex, device), attrPortIndex, port))
-}
-
 // parseDevice reads an answer to cmdGet. The port index in the answer is the number
 // of ports, which are numbered from 1 (rdma_start_port; those of switches have no netdev).
 func parseDevice(b []byte) Device {

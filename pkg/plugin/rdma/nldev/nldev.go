@@ -87,7 +87,8 @@ func (c *Conn) System(ctx context.Context) (System, error) {
 	for _, row := range rows {
 		d := parseDevice(row)
 		for i := range d.Ports {
-			reqs = append(reqs, portRequest(d.Index, d.Ports[i].Number))
+			body := nlsock.AppendNumber(nlsock.AppendNumber(nil, attrDevIndex, d.Index), attrPortIndex, d.Ports[i].Number)
+			reqs = append(reqs, request(cmdPortGet, body))
 		}
 		s.Devices = append(s.Devices, d)
 	}
