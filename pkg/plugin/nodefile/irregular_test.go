@@ -5,7 +5,6 @@ package nodefile_test
 
 import (
 	"errors"
-	"net/netip"
 	"os"
 	"path/filepath"
 	"strings"
@@ -61,65 +60,44 @@ func TestAFileThatIsNotRegularIsRefusedAndReplaced(t *testing.T) {
 	for name, put := range irregular() {
 		t.Run(name, func(t *testing.T) {
 			s := at(t.TempDir())
-			path := filepath.Join(s.Dir, "pools/gpu/ranges")
-			if err := os.MkdirAll(filepath.Dir(path), 0o700); err != nil {
-				t.Fatal(err)
-			}
-			if err := put(t, path); err != nil {
-				t.Fatal(err)
+			must(t, os.MkdirAll(filepath.Dir(pathOf(s.Dir)), 0o700))
+			must(t, put(t, pathOf(s.Dir)))
+			must(t, put(t, servicesOf(s.Dir)))
+			read := func() (ranges, services error) {
+				_, ranges = s.Read("gpu")
+				_, services = s.Services()
+				return ranges, services
 			}
 			mustEnd(t, func() {
-				if _, err := s.Read("gpu"); cnierr.CodeOf(err) != cnierr.Unreadable || !strings.Contains(err.Error(), "not a regular file") {
-					t.Errorf("got %v", err)
+				for _, err := range list(read()) {
+					if cnierr.CodeOf(err) != cnierr.Unreadable || !strings.Contains(err.Error(), "not a regular file") {
+						t.Errorf("got %v", err)
+					}
 				}
+				must(t, s.Write(sample(t, 1))) // the agent can put its file in the place of it
+				_, err := s.WriteServices(cidrs("10.96.0.0/12"))
+				must(t, err)
 			})
-			if err := s.Write(sample(t, 1)); err != nil {
-				t.Errorf("the agent cannot put its file in the place of it: %v", err)
-			}
-			if _, err := s.Read("gpu"); err != nil {
-				t.Error(err)
-			}
+			must(t, errors.Join(list(read())...))
 		})
 	}
 }
 
-func TestNothingIsWrittenThroughALink(t *testing.T) {
-	t.Parallel()
-	legit := filepath.Join(t.TempDir(), "legit")
-	if err := os.WriteFile(legit, []byte("legit"), 0o600); err != nil {
-		t.Fatal(err)
-	}
-	s := at(t.TempDir())
-	dir := filepath.Join(s.Dir, "pools", "gpu")
-	for _, name := range []string{"ranges", "ranges.new"} {
-		if err := errors.Join(os.MkdirAll(dir, 0o700), os.Symlink(legit, filepath.Join(dir, name))); err != nil {
-			t.Fatal(err)
-		}
-	}
-	if err := s.Write(sample(t, 1)); err != nil {
-		t.Fatal(err)
-	}
-	if b, err := os.ReadFile(legit); err != nil || string(b) != "legit" {
-		t.Errorf("behind the links: %q, %v", b, err)
-	}
-}
+func list(errs ...error) []error { return errs }
 
 // TestNoLinkOfTheAgentIsFollowed has an agent that was taken over. Its container can change
 // the folder of the pools, and the plugins run as root of the node.
 func TestNoLinkOfTheAgentIsFollowed(t *testing.T) {
 	t.Parallel()
 	elsewhere := at(t.TempDir())
-	if err := elsewhere.Write(sample(t, 1)); err != nil {
-		t.Fatal(err)
-	}
-	if _, err := elsewhere.WriteServices([]netip.Prefix{netip.MustParsePrefix("10.96.0.0/12")}); err != nil {
-		t.Fatal(err)
-	}
+	must(t, elsewhere.Write(sample(t, 1)))
+	_, err := elsewhere.WriteServices(cidrs("10.96.0.0/12"))
+	must(t, err)
 	s := at(t.TempDir())
 	pools, there := filepath.Join(s.Dir, "pools"), filepath.Join(elsewhere.Dir, "pools")
-	if err := errors.Join(os.Mkdir(pools, 0o700), os.Symlink(filepath.Join(there, "gpu"), filepath.Join(pools, "gpu")),
-		os.Symlink(filepath.Join(there, "_services"), filepath.Join(pools, "_services")), os.Symlink(there, filepath.Join(pools, "deep"))); err != nil {
-		t.Fatal(err)
+	must(t, os.Mkdir(pools, 0o700))
+	for name, to := range map[string]string{"gpu": "gpu", "_services": "_services", "deep": ""} {
+		must(t, os.Symlink(filepath.Join(there, to), filepath.Join(pools, name)))
 	}
 	if _, err := s.Read("gpu"); cnierr.CodeOf(err) != cnierr.Unreadable {
 		t.Errorf("a folder that is a link: %v", err)

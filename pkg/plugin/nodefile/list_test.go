@@ -4,55 +4,32 @@
 package nodefile_test
 
 import (
-	"os"
 	"path/filepath"
 	"testing"
 	"time"
 
 	"github.com/google/go-cmp/cmp"
-
-	"github.com/roce-cni/roce-cni/pkg/plugin/nodefile"
 )
 
 func TestPoolsAreThoseThatHaveAFile(t *testing.T) {
 	t.Parallel()
-	s := nodefile.Store{Dir: t.TempDir(), BootID: "1"}
+	s := at(t.TempDir())
 	if got, err := s.Pools(); err != nil || got != nil {
 		t.Errorf("before any was written: %v, error %v", got, err)
 	}
-	for _, name := range []string{"storage", "compute"} {
-		path := filepath.Join(s.Dir, "pools", name, "ranges")
-		if err := os.MkdirAll(filepath.Dir(path), 0o700); err != nil {
-			t.Fatal(err)
-		}
-		if err := os.WriteFile(path, nil, 0o600); err != nil {
-			t.Fatal(err)
-		}
+	must(t, s.Write(sample(t, 1)))
+	for _, name := range []string{"storage", "gone"} { // neither can be read
+		plant(t, filepath.Join(s.Dir, "pools", name, "ranges"), "")
 	}
-	if err := s.Remove("storage"); err != nil {
-		t.Fatal(err)
+	must(t, s.Remove("gone"))
+	pools, err := s.Pools()
+	must(t, err)
+	quarantines, err := s.Quarantines()
+	must(t, err)
+	if diff := cmp.Diff([]string{"gpu", "storage"}, pools); diff != "" {
+		t.Errorf("pools (-want +got)\n%s", diff)
 	}
-	got, err := s.Pools()
-	if diff := cmp.Diff([]string{"compute"}, got); diff != "" || err != nil {
-		t.Errorf("error %v, (-want +got)\n%s", err, diff)
-	}
-}
-
-func TestQuarantinesAreThoseOfFilesThatCanBeRead(t *testing.T) {
-	t.Parallel()
-	s := at(t.TempDir())
-	if err := s.Write(sample(t, 1)); err != nil {
-		t.Fatal(err)
-	}
-	path := filepath.Join(s.Dir, "pools/storage/ranges")
-	if err := os.MkdirAll(filepath.Dir(path), 0o700); err != nil {
-		t.Fatal(err)
-	}
-	if err := os.WriteFile(path, nil, 0o600); err != nil {
-		t.Fatal(err)
-	}
-	got, err := s.Quarantines()
-	if diff := cmp.Diff(map[string]time.Duration{"rail:gpu": 2 * time.Minute}, got); diff != "" || err != nil {
-		t.Errorf("error %v, (-want +got)\n%s", err, diff)
+	if diff := cmp.Diff(map[string]time.Duration{"rail:gpu": 2 * time.Minute}, quarantines); diff != "" {
+		t.Errorf("quarantines of files that can be read (-want +got)\n%s", diff)
 	}
 }

@@ -37,6 +37,21 @@ func among(t *testing.T, texts ...string) []netrange.Range {
 	return out
 }
 
+// must is for what a test needs and does not test.
+func must(t *testing.T, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+// plant writes a file with the folders above it.
+func plant(t *testing.T, path, content string) {
+	t.Helper()
+	must(t, os.MkdirAll(filepath.Dir(path), 0o700))
+	must(t, os.WriteFile(path, []byte(content), 0o600))
+}
+
 func at(dir string) nodefile.Store { return nodefile.Store{Dir: dir, BootID: "boot-1"} }
 
 func pathOf(dir string) string { return filepath.Join(dir, "pools", "gpu", "ranges") }
@@ -69,9 +84,7 @@ func TestWhatIsWrittenIsRead(t *testing.T) {
 		long.Rails[0][1].Exclude = append(long.Rails[0][1].Exclude, among(t, fmt.Sprintf("fd00::1:%04x-fd00::1:%04x", 4*i, 4*i+1))...)
 	}
 	for _, want := range []nodefile.File{sample(t, 1), sample(t, 8), long} {
-		if err := at(dir).Write(want); err != nil {
-			t.Fatal(err)
-		}
+		must(t, at(dir).Write(want))
 		got, err := at(dir).Read("gpu")
 		if diff := cmp.Diff(want, got, values); err != nil || diff != "" {
 			t.Errorf("error %v, (-want +got)\n%s", err, diff)
@@ -112,13 +125,9 @@ func TestWithoutANodeFileTheErrorSaysToWaitForTheAgent(t *testing.T) {
 		}
 	}
 	gone()
-	if err := at(dir).Write(sample(t, 1)); err != nil {
-		t.Fatal(err)
-	}
+	must(t, at(dir).Write(sample(t, 1)))
 	for range 2 {
-		if err := at(dir).Remove("gpu"); err != nil {
-			t.Fatal(err)
-		}
+		must(t, at(dir).Remove("gpu"))
 		gone()
 	}
 }
@@ -126,9 +135,7 @@ func TestWithoutANodeFileTheErrorSaysToWaitForTheAgent(t *testing.T) {
 func TestAFileOfAnotherBootIsNotUsed(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
-	if err := at(dir).Write(sample(t, 1)); err != nil {
-		t.Fatal(err)
-	}
+	must(t, at(dir).Write(sample(t, 1)))
 	_, err := nodefile.Store{Dir: dir, BootID: "boot-2"}.Read("gpu")
 	if cnierr.CodeOf(err) != cnierr.TryAgain || !strings.Contains(err.Error(), "of another boot") || !strings.Contains(cnierr.CNI("roce", err).Details, "since the boot") {
 		t.Errorf("got %v, want code %d", err, cnierr.TryAgain)
@@ -164,12 +171,7 @@ func TestAFileThatIsNoneIsRefusedWithAllItsFaults(t *testing.T) {
 	} {
 		dir := t.TempDir()
 		path := pathOf(dir)
-		if err := os.MkdirAll(filepath.Dir(path), 0o700); err != nil {
-			t.Fatal(err)
-		}
-		if err := os.WriteFile(path, []byte(content), 0o600); err != nil {
-			t.Fatal(err)
-		}
+		plant(t, path, content)
 		_, err := at(dir).Read("gpu")
 		c := cnierr.CNI("roce", err)
 		if c == nil || cnierr.Code(c.Code) != cnierr.Unreadable || !strings.Contains(c.Msg, path) || !strings.Contains(c.Details, "remove the file") {
@@ -187,9 +189,7 @@ func TestAFileThatIsNoneIsRefusedWithAllItsFaults(t *testing.T) {
 func TestWhatCannotBeReadIsAnIOError(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
-	if err := os.MkdirAll(pathOf(dir), 0o700); err != nil {
-		t.Fatal(err)
-	}
+	must(t, os.MkdirAll(pathOf(dir), 0o700))
 	if _, err := at(dir).Read("gpu"); cnierr.CodeOf(err) != cnierr.IO {
 		t.Errorf("read: %v", err)
 	}
@@ -221,9 +221,7 @@ func TestReadersNeverSeeHalfAFile(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
 	small, big := sample(t, 1), sample(t, 16)
-	if err := at(dir).Write(small); err != nil {
-		t.Fatal(err)
-	}
+	must(t, at(dir).Write(small))
 	done := make(chan struct{})
 	var all sync.WaitGroup
 	for range 2 {

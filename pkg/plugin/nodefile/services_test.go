@@ -12,7 +12,6 @@ import (
 	"testing"
 
 	"github.com/roce-cni/roce-cni/pkg/base/cnierr"
-	"github.com/roce-cni/roce-cni/pkg/plugin/nodefile"
 )
 
 func servicesOf(dir string) string { return filepath.Join(dir, "pools", "_services") }
@@ -79,43 +78,13 @@ func TestServicesThatCannotBeUsed(t *testing.T) {
 		"bits of a host": {`{"version": 1, "bootID": "boot-1", "services": ["10.96.0.1/12"]}`, cnierr.Unreadable, "services[0]: 10.96.0.1/12"},
 	} {
 		dir := t.TempDir()
-		if err := os.Mkdir(filepath.Join(dir, "pools"), 0o700); err != nil {
-			t.Fatal(err)
-		}
 		if c.content != "" {
-			if err := os.WriteFile(servicesOf(dir), []byte(c.content), 0o600); err != nil {
-				t.Fatal(err)
-			}
+			plant(t, servicesOf(dir), c.content)
 		}
 		_, err := at(dir).Services()
 		e := cnierr.CNI("roce", err)
 		if e == nil || cnierr.Code(e.Code) != c.want || !strings.Contains(e.Msg, c.says) || !strings.Contains(e.Msg, servicesOf(dir)) || !strings.Contains(e.Details, "rocectl agent") {
 			t.Errorf("%s: got %+v, want code %d and %q", name, e, c.want, c.says)
 		}
-	}
-}
-
-func TestServicesAreNotReadFromOrWrittenThroughWhatIsNotAFile(t *testing.T) {
-	for name, put := range irregular() {
-		t.Run(name, func(t *testing.T) {
-			s := nodefile.Store{Dir: t.TempDir(), BootID: "boot-1"}
-			if err := os.Mkdir(filepath.Join(s.Dir, "pools"), 0o700); err != nil {
-				t.Fatal(err)
-			}
-			if err := put(t, servicesOf(s.Dir)); err != nil {
-				t.Fatal(err)
-			}
-			mustEnd(t, func() {
-				if _, err := s.Services(); cnierr.CodeOf(err) != cnierr.Unreadable {
-					t.Errorf("got %v, want code %d", err, cnierr.Unreadable)
-				}
-				if wrote, err := s.WriteServices(cidrs("10.96.0.0/12")); !wrote || err != nil {
-					t.Errorf("the agent cannot put its file in the place of it: %v, %v", wrote, err)
-				}
-			})
-			if _, err := s.Services(); err != nil {
-				t.Error(err)
-			}
-		})
 	}
 }

@@ -141,12 +141,8 @@ func TestWithoutAnAgentThereIsAnErrorAtOnce(t *testing.T) {
 	for name, put := range irregular() {
 		t.Run(name, func(t *testing.T) {
 			s := deep(t)
-			if err := os.MkdirAll(filepath.Dir(s.Socket()), 0o700); err != nil {
-				t.Fatal(err)
-			}
-			if err := put(t, s.Socket()); err != nil {
-				t.Fatal(err)
-			}
+			must(t, os.MkdirAll(filepath.Dir(s.Socket()), 0o700))
+			must(t, put(t, s.Socket()))
 			mustEnd(t, func() {
 				if _, err := s.Ask("gpu", db("db-0")); err == nil || !strings.Contains(err.Error(), "rocectl agent") {
 					t.Errorf("got %v", err)
@@ -159,12 +155,8 @@ func TestWithoutAnAgentThereIsAnErrorAtOnce(t *testing.T) {
 func TestALinkToASocketIsNotFollowed(t *testing.T) {
 	other, s := at(t.TempDir()), at(t.TempDir())
 	nodefiletest.Listen(t, other, func(net.Conn) { t.Error("the plugin connects") })
-	if err := os.MkdirAll(filepath.Dir(s.Socket()), 0o700); err != nil {
-		t.Fatal(err)
-	}
-	if err := os.Symlink(other.Socket(), s.Socket()); err != nil {
-		t.Fatal(err)
-	}
+	must(t, os.MkdirAll(filepath.Dir(s.Socket()), 0o700))
+	must(t, os.Symlink(other.Socket(), s.Socket()))
 	if a, err := s.Ask("gpu", db("db-0")); err == nil {
 		t.Errorf("got %+v", a)
 	}
