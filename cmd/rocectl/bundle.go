@@ -27,7 +27,6 @@ import (
 	"github.com/roce-cni/roce-cni/pkg/tool/report"
 )
 
-// bundleFlags are the flags of `rocectl bundle`.
 type bundleFlags struct {
 	node  *nodeFlags
 	out   string
@@ -51,7 +50,6 @@ func bundleCommand(node *nodeFlags) *cobra.Command {
 	return cmd
 }
 
-// entry is a file of a bundle.
 type entry struct{ name, text string }
 
 func (f bundleFlags) run(cmd *cobra.Command) error {
@@ -189,7 +187,6 @@ func recordsText(rows []record.Record, unreadable error) string {
 	return string(b) + "\n"
 }
 
-// versions returns those of rocectl, the plugins and the kernel.
 func versions(cmd *cobra.Command) string {
 	out := "rocectl " + buildversion.BuildVersion + "\n"
 	for _, c := range [][]string{
@@ -218,7 +215,6 @@ func aboutRDMA(said string) string {
 	return out.String()
 }
 
-// maxLog is how much of a log file is taken.
 const maxLog = 1 << 20
 
 // tail returns the last lines of a file, or why it cannot be read.
@@ -243,7 +239,6 @@ func tail(path string) string {
 	return string(b)
 }
 
-// write writes the files of a bundle.
 func write(path string, entries []entry, r *redact.Redactor) error {
 	file, err := report.Output(path, 0o600)
 	if err != nil {

@@ -34,7 +34,6 @@ const patience = 30 * time.Second
 // everything.
 const unknownStatus = 2
 
-// noAttachments is what check and repair say of a node without attachments.
 const noAttachments = "# this node has no attachments"
 
 func checkCommand(node *nodeFlags) *cobra.Command {

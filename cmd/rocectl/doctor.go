@@ -17,7 +17,6 @@ import (
 	"github.com/roce-cni/roce-cni/pkg/tool/report"
 )
 
-// doctorFlags are the flags of `rocectl doctor`.
 type doctorFlags struct {
 	node     *nodeFlags
 	agentURL string
@@ -83,7 +82,6 @@ func (f *doctorFlags) register(cmd *cobra.Command) {
 	f.format.Register(cmd)
 }
 
-// live returns this node as the flags describe it.
 func (f doctorFlags) live() (doctor.Node, error) {
 	files, err := f.node.files()
 	if err != nil {
@@ -105,7 +103,6 @@ func (f doctorFlags) write(w io.Writer, answers []report.Answer) error {
 	return err
 }
 
-// listChecks returns a line for each check.
 func listChecks() string {
 	width := 0
 	for _, c := range doctor.Checks() {

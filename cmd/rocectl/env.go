@@ -20,7 +20,6 @@ import (
 	"github.com/roce-cni/roce-cni/pkg/tool/gids"
 )
 
-// envFlags are the flags of `rocectl env`.
 type envFlags struct {
 	node   *nodeFlags
 	netns  string
@@ -137,12 +136,10 @@ func (f envFlags) path() (string, error) {
 	return f.netns, nil
 }
 
-// recorded says whether the flags name a pod that has a record.
 func (f envFlags) recorded() bool {
 	return f.at.container != "" || f.at.pod != "" || f.at.namespace != ""
 }
 
-// ofRecord returns the path of the namespace in the record of a pod.
 func (f envFlags) ofRecord() (string, error) {
 	records, err := f.node.records()
 	if err != nil {

@@ -113,7 +113,6 @@ func explainText(w io.Writer, text string) error {
 	return nil
 }
 
-// firstWords returns the beginning of a text, for a message.
 func firstWords(text string) string {
 	const most = 60
 	text = strings.Join(strings.Fields(text), " ")

@@ -17,7 +17,6 @@ import (
 	"github.com/roce-cni/roce-cni/pkg/tool/nic"
 )
 
-// generateFlags are the flags of rocectl generate.
 type generateFlags struct {
 	from    string
 	all     bool
@@ -105,7 +104,6 @@ func (f *generateFlags) documents(cmd *cobra.Command) ([]generate.Document, erro
 	return docs, nil
 }
 
-// convert returns the objects that replace those of a file.
 func convert(cmd *cobra.Command, from string) ([]generate.Document, error) {
 	var text []byte
 	var err error

@@ -58,7 +58,6 @@ func gidsCommand(node *nodeFlags) *cobra.Command {
 	return cmd
 }
 
-// writeTables aligns the rows of all tables. Below each table it writes its summary.
 func writeTables(f cli.Format, w io.Writer, tables []gids.Table) error {
 	var b bytes.Buffer
 	t := f.Table(&b, []string{"DEVICE", "PORT", "INDEX", "GID", "IPV4", "TYPE", "POD", "INTERFACE"})
@@ -125,7 +124,6 @@ func gidRow(g gids.Table, e gids.Entry) []any {
 	return []any{g.Device, g.Port, e.Index, e.GID, ipv4, kind, strings.Join(pods, ","), strings.Join(links, ",")}
 }
 
-// gidSummary returns the lines below a table.
 func gidSummary(g gids.Table) string {
 	g.Device, g.Netdev = report.Printable(g.Device), conf.LinkName(report.Printable(string(g.Netdev)))
 	name, where := fmt.Sprintf("%s/%d", g.Device, g.Port), ""

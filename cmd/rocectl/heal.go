@@ -33,7 +33,6 @@ import (
 // settingsEvery is how often rocectl heal reads the settings of the node.
 const settingsEvery = 30 * time.Second
 
-// tracing is where tracefs is.
 const tracing = "/sys/kernel/tracing"
 
 func healCommand(node *nodeFlags) *cobra.Command {
@@ -76,7 +75,6 @@ func readDuties() (duties, error) {
 	return duties{s.Heal, s.CountPods, s.TellForeignGID}, nil
 }
 
-// changed waits until the settings are others.
 func (d duties) changed(ctx context.Context) {
 	for plugin.Wait(ctx, settingsEvery) == nil {
 		if now, _ := readDuties(); now != d { // a fault is logged when it begins to count

@@ -56,7 +56,6 @@ func (n *nodeFlags) settings() (settings.Node, error) {
 	return s, nil
 }
 
-// dir returns the state folder.
 func (n *nodeFlags) dir() (string, error) {
 	s, err := n.settings()
 	return s.StateDir, err
@@ -76,7 +75,6 @@ func (n *nodeFlags) mustExist(cmd *cobra.Command, _ []string) error {
 	return nil // its reader reports all other errors
 }
 
-// book opens the node's leases.
 func (n *nodeFlags) book() (*ipam.Book, error) {
 	dir, err := n.dir()
 	if err != nil {
@@ -93,7 +91,6 @@ func bookAt(stateDir string) (*ipam.Book, error) {
 	return plugin.Book(stateDir, boot, slog.New(slog.DiscardHandler), nil), nil
 }
 
-// records opens the node's records.
 func (n *nodeFlags) records() (record.Store, error) {
 	files, err := n.files()
 	return record.Store{Dir: files.Dir, BootID: files.BootID}, err

@@ -34,7 +34,6 @@ import (
 	"github.com/roce-cni/roce-cni/pkg/tool/netconf"
 )
 
-// planFlags are the flags of `rocectl plan`.
 type planFlags struct {
 	node    *nodeFlags
 	ifName  string
@@ -88,7 +87,6 @@ func planCommand(node *nodeFlags) *cobra.Command {
 	return cmd
 }
 
-// planned is one network's plan.
 type planned struct {
 	Network string    `json:"network"`
 	Plan    plan.Plan `json:"plan"`
@@ -202,7 +200,6 @@ func (f planFlags) plan(ctx context.Context, log io.Writer, req conf.Request, po
 	return planned{Network: req.Network, Plan: p, kept: agent.said, isolated: p.Isolated(req)}, err
 }
 
-// cniArgs returns CNI_ARGS with the pod's namespace.
 func (f planFlags) cniArgs() string {
 	if f.namespace == "" {
 		return f.args
@@ -346,7 +343,6 @@ func (f planFlags) print(w io.Writer, u planned) {
 	fmt.Fprintln(w, strings.Join(u.Plan.Ops.Commands(f.netns), "\n"))
 }
 
-// printRails shows the rails side by side.
 func printRails(w io.Writer, u planned) {
 	fmt.Fprintf(w, "# network %s: %d rails\n", u.Network, len(u.Plan.Interfaces))
 	t := cli.NewTable(w, "# RAIL", "INTERFACE", "MASTER", "RDMA", "MAC", "MTU", "ADDRESSES", "GATEWAYS", "TABLES")
@@ -363,7 +359,6 @@ func printRails(w io.Writer, u planned) {
 	_ = t.Print() // later writes report an error of w
 }
 
-// madeUp returns made-up facts for a node that cannot be read.
 func (f planFlags) madeUp(req conf.Request) ([]plan.RailFacts, error) {
 	var out []plan.RailFacts
 	for i, one := range req.Rails {

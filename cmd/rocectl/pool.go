@@ -98,7 +98,6 @@ func poolReleaseCommand(node *nodeFlags) *cobra.Command {
 	return cmd
 }
 
-// mustBeDead refuses to release an address that a living pod may use.
 func mustBeDead(e ipam.Entry) error {
 	if e.Owner.Netns.Path == "" {
 		return nil
@@ -128,7 +127,6 @@ func notFree(entries []ipam.Entry, quarantines map[string]time.Duration) []ipam.
 	})
 }
 
-// leaseRow is one address as rocectl prints it.
 type leaseRow struct {
 	Pool        string     `json:"pool"`
 	Address     netip.Addr `json:"address"`

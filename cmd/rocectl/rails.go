@@ -27,14 +27,12 @@ import (
 	"github.com/roce-cni/roce-cni/pkg/tool/nic"
 )
 
-// nodePort is a port of the node, the pods that use it, and what its switch says.
 type nodePort struct {
 	nic.Details
 	Pods   []string        `json:"pods"`
 	Switch *lldp.Neighbour `json:"switch,omitempty"` // nil: not asked, or not heard
 }
 
-// railsFlags are the flags of rocectl rails.
 type railsFlags struct {
 	format    cli.Format
 	lldp, all bool
@@ -106,7 +104,6 @@ func notOfNode(cmd *cobra.Command, flags ...string) error {
 	return nil
 }
 
-// run prints the ports of the node.
 func (f railsFlags) run(cmd *cobra.Command, node *nodeFlags) error {
 	n, err := nic.Live(cmd.Context())
 	if err != nil {
@@ -151,7 +148,6 @@ func (f railsFlags) listen(cmd *cobra.Command, ports []nodePort) error {
 	return err
 }
 
-// withPods adds the pods that have an interface on a NIC, or its RDMA device.
 func withPods(ports []nic.Details, rows []record.Record) []nodePort {
 	out := make([]nodePort, 0, len(ports))
 	for _, p := range ports {

@@ -171,7 +171,6 @@ func hiddenPod(records record.Store) error {
 	return nil
 }
 
-// writeRebuilt prints what a rebuilt database has.
 func writeRebuilt(w io.Writer, r repair.Rebuilt) error {
 	t := cli.NewTable(w, "# POOL", "ADDRESS", "STATE", "OF", "INTERFACE", "KNOWN FROM")
 	for _, h := range r.Leased {

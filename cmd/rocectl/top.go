@@ -166,7 +166,6 @@ func rate(r *usage.Rate) string {
 	return r.String()
 }
 
-// processes names the programs of a use.
 func processes(u usage.Use) string {
 	var out []string
 	for _, p := range u.Processes {

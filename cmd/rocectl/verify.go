@@ -30,7 +30,6 @@ import (
 	"github.com/roce-cni/roce-cni/pkg/tool/verify"
 )
 
-// verifyFlags are the flags of `rocectl verify`.
 type verifyFlags struct {
 	env    envFlags // which pod
 	name   string
@@ -42,7 +41,6 @@ type verifyFlags struct {
 	set    daemonSet // all of its pods are tested
 }
 
-// verifyPort is where servers listen.
 const verifyPort = 9483
 
 func verifyCommand(node *nodeFlags) *cobra.Command {
@@ -351,7 +349,6 @@ func (f *verifyFlags) rdma(cmd *cobra.Command, p verify.Pod, here bool) []report
 	return append(out, container(p, ns.Rails, here))
 }
 
-// ports returns the RDMA port of each rail, for tests by RDMA.
 func (f *verifyFlags) ports(cmd *cobra.Command) (map[conf.LinkName]gids.Rail, error) {
 	ns, err := f.env.read(cmd)
 	if err != nil {

@@ -44,7 +44,6 @@ func (l *look) cniPlugins() []report.Finding {
 	return out
 }
 
-// binDirs names the folders of plugins.
 func (f folders) binDirs() string { return "/" + strings.Join(f.bins, ", /") }
 
 func (l *look) plugin(f folders, name string) report.Finding {
@@ -132,7 +131,6 @@ func (l *look) cniLists() []report.Finding {
 	return orOK(out, "no file of /%s has sbr behind roce; rocectl plan tells it of a NetworkAttachmentDefinition", f.conf)
 }
 
-// pluginTypes returns the plugins of a configuration or a list.
 func (l *look) pluginTypes(name string) (types []string) {
 	const missing = "a file that can be read as CNI configuration"
 	var c struct {
@@ -204,7 +202,6 @@ func (l *look) poolFill() []report.Finding {
 	return orOK(out, "the node has no RailPool")
 }
 
-// pools returns the names of the RailPools of the node.
 func (l *look) pools() []string {
 	names, err := l.Pools.Pools()
 	l.need(err, "", "the right to read the state folder")
@@ -383,7 +380,6 @@ func (l *look) cniFolders() folders {
 // rootless returns a path of the node as Node.Root takes it.
 func rootless(dir string) string { return strings.TrimPrefix(path.Clean("/"+dir), "/") }
 
-// containerd is what is read of its configuration.
 type containerd struct {
 	Imports []string
 	Plugins map[string]struct { // the name of the plugin differs by version

@@ -83,7 +83,6 @@ func (l *look) filters(ipv6 bool) []report.Finding {
 	return out
 }
 
-// nft returns what nft prints.
 func (l *look) nft(args ...string) string {
 	rules, err := l.Run(l.ctx, "nft", args...)
 	l.need(err, "nft list ruleset: ", "root, and the program nft")
@@ -93,7 +92,6 @@ func (l *look) nft(args ...string) string {
 // unaccepted is what a chain drops that drops whatever its rules do not accept.
 const unaccepted = "what no rule accepts, also packets of pods"
 
-// dropping is a chain that drops packets of pods.
 type dropping struct {
 	nftChain
 	what string
@@ -250,7 +248,6 @@ func dropsRoCE(rules string) (found, remove string) {
 	return "", ""
 }
 
-// nftChain is a chain of nftables.
 type nftChain struct{ family, table, chain string }
 
 // nftLines returns the lines of what nft lists, each with the chain that it is in.

@@ -142,7 +142,6 @@ func (l *look) hostARP() []report.Finding {
 	return orOK(out, "no two RoCE NICs of the node have addresses of one subnet")
 }
 
-// sharesSubnet says whether another NIC has an address in a subnet of this one.
 func sharesSubnet(nic string, has map[string][]netip.Prefix) bool {
 	for other, theirs := range has {
 		for _, own := range has[nic] {
@@ -195,7 +194,6 @@ func (l *look) networkManagers() []report.Finding {
 	})
 }
 
-// managers judges an interface by the files in which both programs keep its state.
 func (l *look) managers(name string, index int32) report.Finding {
 	networkd, err := l.setting(fmt.Sprintf("run/systemd/netif/links/%d", index), "ADMIN_STATE")
 	l.need(err, "what systemd-networkd does with "+name+": ", "the right to read /run/systemd/netif")

@@ -105,7 +105,6 @@ func (l *look) recorded() map[string]bool {
 	return out
 }
 
-// records returns the records of the node.
 func (l *look) records() (out []record.Record) {
 	for rec, err := range l.Records.All() {
 		l.need(err, "the records cannot be read: ", "readable records: rocectl show says which one is not")

@@ -172,7 +172,6 @@ func (n Node) has(name string) (bool, error) {
 	return err == nil, err
 }
 
-// number returns a setting that is a number.
 func (l *look) number(name, what string) int {
 	text, err := l.Sysctl(name)
 	l.need(err, what, netnsOfNode)
@@ -212,7 +211,6 @@ func (l *look) about(thing string, ask func(*look) report.Finding) report.Findin
 	return l.try(func(l *look) []report.Finding { return []report.Finding{ask(l)} })[0].About(thing)
 }
 
-// lacks ends the look.
 func (l *look) lacks(found, missing string) {
 	if l.lack == nil {
 		l.lack = new(cannotTell(found, missing))
@@ -270,7 +268,6 @@ func (l *look) eachPort(ask func(l *look, p nic.Port) report.Finding) []report.F
 // noRDMA is what a kernel has that does not know the socket of RDMA.
 const noRDMA = "the kernel has no RDMA: the module ib_core is neither loaded nor built in"
 
-// system returns the RDMA devices.
 func (l *look) system() nldev.System {
 	s, err := l.RDMA(l.ctx)
 	if errors.Is(err, unix.EPROTONOSUPPORT) {
@@ -288,7 +285,6 @@ func (l *look) links() []rtnl.Link {
 
 const roce = "roce" // nldev.Device.Protocol
 
-// ports returns the ports of the node.
 func (l *look) ports() []nic.Port {
 	return nic.Node{Sys: l.sys(), RDMA: l.system(), Links: l.links()}.Ports()
 }

@@ -43,7 +43,6 @@ func (l *look) notLoaded(modules []string) report.Finding {
 		"modprobe -a "+strings.Join(absent, " ")+"\nprintf '%s\\n' "+strings.Join(absent, " ")+" > /etc/modules-load.d/roce.conf")
 }
 
-// release is that of the kernel.
 func (l *look) release() string {
 	return l.read("proc/sys/kernel/osrelease", "", "the right to read /proc/sys/kernel/osrelease")
 }
@@ -57,7 +56,6 @@ func (l *look) module(name string) bool {
 // that the kernel's do not have.
 func (l *look) ofed() bool { return l.module("mlx_compat") }
 
-// rdmaDriver asks which driver stack runs.
 func (l *look) rdmaDriver() []report.Finding {
 	release := l.release()
 	running, mlx5 := l.ofed(), l.module("mlx5_core")
@@ -149,7 +147,6 @@ func (n Node) nextMode() (exclusive bool, from string, err error) {
 	return exclusive, from, err
 }
 
-// modeOption reads the option of a file of modprobe.d.
 func modeOption(content string) (exclusive, found bool) {
 	for line := range strings.Lines(content) {
 		words := strings.Fields(line)

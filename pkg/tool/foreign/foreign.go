@@ -225,7 +225,6 @@ func (w *Watcher) read(p *probe, ports []string) ([]use, error) {
 	return slices.DeleteFunc(uses, func(u use) bool { return !u.setsGID() }), err
 }
 
-// judge tells which uses are foreign.
 func (w *Watcher) judge(ctx context.Context, uses []use) {
 	if now := w.Clock.Now(); now > w.knownAt+knownFor {
 		clear(w.known)
@@ -345,7 +344,6 @@ func (at place) owner(tables []gids.Table) *gids.Owner {
 	return &owners[0]
 }
 
-// tell tells the use of a foreign GID by a thread.
 func (w *Watcher) tell(records []record.Record, at place, thread uint32, owner gids.Owner) {
 	program := report.Printable(rdma.ProcessOf(w.Proc, thread).String())
 	what := fmt.Sprintf("%s uses index %d of the GID table of %s/%d, which is %s of %s: have it use the index that roce-env or rocectl gids shows",
@@ -381,7 +379,6 @@ func (w *Watcher) alarm(about subject, c calls.Call, step string) {
 	w.note(c, step)
 }
 
-// note writes an alarm.
 func (w *Watcher) note(c calls.Call, step string) {
 	c.At, c.Verb, c.Steps = time.Now().UTC(), calls.Alarm, []calls.Step{{Name: step}}
 	w.Log.Warn("alarm", "what", c.Error, "pod", c.Pod)

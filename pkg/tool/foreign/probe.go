@@ -39,7 +39,6 @@ const (
 	mostCallers = 32
 )
 
-// use is one call of rdma_get_gid_attr.
 type use struct {
 	thread uint32
 	device uint64 // its struct ib_device
@@ -137,7 +136,6 @@ func (p *probe) close() {
 	_ = p.remove() // the next one does it
 }
 
-// remove removes the buffer and the probe, if they are there.
 func (p *probe) remove() error {
 	err := unix.Rmdir(filepath.Join(p.tracing, instance))
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
@@ -213,7 +211,6 @@ var (
 	lostLine = regexp.MustCompile(`^CPU:\d+ \[LOST (\d+ )?EVENTS\]$`)
 )
 
-// parse reads lines of trace_pipe.
 func parse(b []byte) (uses []use, lost int) {
 	for line := range bytes.Lines(b) {
 		if m := lostLine.FindSubmatch(bytes.TrimSpace(line)); m != nil {

@@ -186,7 +186,6 @@ func sameNames(nodes []fleet.Node, rails []fleet.Rail) (ordered, []string, error
 	return ordered{{"ifNames", names}}, []string{"match: NICs are on no PCI bus, so it names them. These nodes have the same names."}, nil
 }
 
-// listed names NICs.
 func listed(rails []fleet.Rail) string {
 	var out []string
 	for _, r := range rails {

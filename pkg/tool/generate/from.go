@@ -145,7 +145,6 @@ type converter struct {
 	out     []Document
 }
 
-// convert adds what replaces an object.
 func (c *converter) convert(o object) error {
 	switch {
 	case isPool(o.Kind):
@@ -237,7 +236,6 @@ func label(name string) string {
 // would write it back.
 func (o object) newName() string { return o.Metadata.Name + "-roce" }
 
-// addNetwork adds a NetworkAttachmentDefinition.
 func (c *converter) addNetwork(d Document, o object, namespace, resource string, config ordered) error {
 	n, err := network(o.newName(), namespace, resource, append(ordered{{"cniVersion", cniVersion}, {"name", o.newName()}}, config...))
 	if err != nil {

@@ -37,7 +37,6 @@ type Document struct {
 	Object   map[string]any
 }
 
-// note adds a comment.
 func (d *Document) note(format string, args ...any) {
 	d.Comments = append(d.Comments, fmt.Sprintf(format, args...))
 }
@@ -103,7 +102,6 @@ func wrap(s string) string {
 	return b.String()
 }
 
-// member is a key of a JSON object.
 type member struct {
 	key   string
 	value any
@@ -147,7 +145,6 @@ func (o ordered) MarshalJSON() ([]byte, error) {
 // cniVersion is what all runtimes of supported clusters speak.
 const cniVersion = "1.0.0"
 
-// network returns a NetworkAttachmentDefinition.
 func network(name, namespace, resource string, config ordered) (map[string]any, error) {
 	text, err := indent(config)
 	if err != nil {
@@ -178,7 +175,6 @@ func metadata(name, namespace, resource string) map[string]any {
 	return out
 }
 
-// railPool returns a RailPool.
 func railPool(name string, spec block.PoolSpec) map[string]any {
 	return map[string]any{
 		"apiVersion": "roce-cni.io/v1alpha1", "kind": "RailPool", "metadata": map[string]any{"name": name}, "spec": spec,

@@ -63,7 +63,6 @@ func (c *converter) whereabouts(d *Document, o object, in *fields) (any, error) 
 	return c.poolIPAM(d, o.Metadata.Name, comments, subnets, in.whole("routes"))
 }
 
-// wherever converts one range of whereabouts.
 func wherever(r *fields) (s block.Subnet, notes []string, err error) {
 	text := r.str("range")
 	first, prefix, isRange := strings.Cut(text, "-")

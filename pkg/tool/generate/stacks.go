@@ -14,7 +14,6 @@ import (
 	"github.com/roce-cni/roce-cni/pkg/cluster/block"
 )
 
-// spiderMultusConfig converts the networks of Spiderpool.
 func (c *converter) spiderMultusConfig(o object) error {
 	kind := o.spec.str("cniType")
 	if kind != "macvlan" && kind != "ipvlan" && kind != "sriov" {
@@ -150,7 +149,6 @@ func (c *converter) spiderIPAM(d *Document, o object, v4, v6 []string) (any, err
 	return c.poolIPAM(d, names[0], comments, subnets, all)
 }
 
-// spiderPool converts the addresses of a SpiderIPPool.
 func spiderPool(pool object) (block.Subnet, []string, error) {
 	var d Document
 	d.note("%s: its addresses. Nodes claim blocks of them, and pods start without a request to the API server.", pool)

@@ -100,7 +100,6 @@ func devices(rails []Rail) string {
 	return joined(rails, ",", func(r Rail) string { return r.Port.String() })
 }
 
-// commonIndex returns the GID index of the rails, if it is the same on all.
 func commonIndex(rails []Rail) (int, bool) {
 	index := rails[0].Index
 	return index, !slices.ContainsFunc(rails, func(r Rail) bool { return r.Index != index })
@@ -154,7 +153,6 @@ func ncclValid(e gidtable.Entry) bool {
 	return e.GID.IsValid() && !(e.GID.Is6() && e.GID.IsLinkLocalUnicast())
 }
 
-// nccl adds the settings of NCCL.
 func (a *Advice) nccl(rails []Rail) {
 	a.set("NCCL_IB_HCA", "="+devices(rails))
 	if index, same := commonIndex(rails); same {

@@ -87,7 +87,6 @@ type Addr struct {
 	Addr netip.Addr
 }
 
-// compare orders by address.
 func (a Addr) compare(b Addr) int {
 	return cmp.Or(a.Addr.Compare(b.Addr), cmp.Compare(a.Link, b.Link))
 }
@@ -279,7 +278,6 @@ func (p Port) own(places []int, link conf.LinkName, was Recorded) []int {
 	return out
 }
 
-// slave is the rank of a NIC of a bond.
 const slave = 2
 
 // rank is lower for better ports of an address.
@@ -314,7 +312,6 @@ func (p Port) has(a Addr) bool {
 	})
 }
 
-// reason says why a port was chosen among those with an entry for an address.
 func (h Hints) reason(p Port, a Addr, among []Port) string {
 	switch {
 	case h.recorded(a).Device == p.Device.Name:
@@ -340,7 +337,6 @@ func (p Port) places(a netip.Addr, kind string) []int {
 	return out
 }
 
-// notFound says why no address has a RoCE v2 entry.
 func (h Hints) notFound(ports []Port, addrs []Addr) error {
 	const action = "look for GIDs of"
 	var asked, v1 []string

@@ -395,7 +395,6 @@ func holder(r record.Record) *Owner {
 	return &Owner{Pod: r.Pod, ContainerID: r.ContainerID, Link: r.IfName}
 }
 
-// moved returns the devices that were moved for an attachment.
 func moved(r record.Record) []plan.RDMADevice {
 	var out []plan.RDMADevice
 	for m := range plan.All[plan.Move](r.Plan.Ops) {
@@ -505,7 +504,6 @@ func (p Port) ownersOf(e gidtable.Entry, all []Owner) []Owner {
 	return out
 }
 
-// gidTypes is how many types RoCE has.
 const gidTypes = 2
 
 // isDefault says whether an entry is the one that the port has for its MAC. This

@@ -31,7 +31,6 @@ type view struct {
 	Slaves []conf.LinkName
 }
 
-// linkRoute is a route through an interface.
 type linkRoute struct {
 	Link conf.LinkName
 	Dst  netip.Prefix

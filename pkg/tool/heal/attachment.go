@@ -172,7 +172,6 @@ func ofNIC(err error) bool {
 		slices.Contains([]cnierr.Code{cnierr.BadParent, cnierr.NoRDMA, cnierr.RDMAHeld}, cnierr.CodeOf(err))
 }
 
-// tell notes what was made again.
 func (h *Healer) tell(a *attachment, did plan.Ops, took time.Duration) {
 	if len(did) == 0 {
 		return

@@ -154,7 +154,6 @@ func (h *Healer) get(at conf.Attachment) *attachment {
 	return h.attachments[at].copy()
 }
 
-// sweep looks at all attachments.
 func (h *Healer) sweep(ctx context.Context) {
 	h.mu.Lock()
 	h.swept = h.Clock.Now()
@@ -284,7 +283,6 @@ func (h *Healer) Note(e Event) {
 	}
 }
 
-// heal looks at an attachment, and makes again what it has lost.
 func (h *Healer) heal(ctx context.Context, a *attachment) {
 	h.set(a, func(a *attachment) { a.due, a.looked = never, h.Clock.Now() }) // a change from now on is another reason to look
 	// A call of the runtime may work on the container for long. It is not waited for.
@@ -317,7 +315,6 @@ func (h *Healer) heal(ctx context.Context, a *attachment) {
 	}
 }
 
-// repair makes again what an attachment has lost.
 func (h *Healer) repair(ctx context.Context, a *attachment) {
 	ctx, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()

@@ -202,7 +202,6 @@ func (n *Neighbour) optional(kind int, value []byte) {
 	}
 }
 
-// named returns the neighbour with the names for people.
 func (n Neighbour) named(portSubtype byte) Neighbour {
 	if n.Switch == "" {
 		n.Switch = n.Chassis
@@ -243,7 +242,6 @@ func text(b []byte) string {
 // 802.1AB, msgTxInterval).
 const Interval = 30 * time.Second
 
-// frameLimit is the most bytes of a frame that we read.
 const frameLimit = 9216
 
 // nearest is the group address of LLDP that no switch forwards.

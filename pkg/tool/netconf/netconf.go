@@ -162,7 +162,6 @@ func text(raw json.RawMessage) (string, bool) {
 	return s, err == nil
 }
 
-// fromObject reads the configuration in a network attachment definition.
 func fromObject(d document) ([]Config, error) {
 	name, _ := text(member(d.Metadata, "name"))
 	origin := "network attachment definition " + name
@@ -332,7 +331,6 @@ func (c Config) behind(ifName, netns string) ([]byte, error) {
 	return json.Marshal(doc)
 }
 
-// railPool reads the Kubernetes object that a RailPool is.
 func railPool(d document) (*block.Pool, error) {
 	p := &block.Pool{}
 	p.Name, _ = text(member(d.Metadata, "name"))

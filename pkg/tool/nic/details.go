@@ -164,7 +164,6 @@ func (n Node) details(p Port) Details {
 	return d
 }
 
-// interfaceOf adds what the interface tells.
 func (n Node) interfaceOf(d *Details, l rtnl.Link) {
 	d.Netdev, d.MTU = conf.LinkName(l.Name), l.MTU
 	if mbits, err := strconv.Atoi(n.text("class/net/" + l.Name + "/speed")); err == nil && mbits > 0 {
@@ -202,7 +201,6 @@ func (n Node) qosOf(links []string) string {
 	return strings.Join(slices.Compact(all), " / ")
 }
 
-// hardware adds what the PCI bus tells.
 func (n Node) hardware(d *Details) {
 	if d.PCI == "" {
 		return

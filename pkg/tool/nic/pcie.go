@@ -35,7 +35,6 @@ const (
 
 func distances() []Distance { return []Distance{PIX, PXB, PHB, NODE, SYS} }
 
-// nearest returns the GPUs that are nearest to a PCI function.
 func (n Node) nearest(pci string) []GPU {
 	all := n.gpus()
 	best := len(distances())

@@ -104,7 +104,6 @@ func (r *Redactor) Addr(a netip.Addr) netip.Addr {
 	return netip.AddrFrom16(b)
 }
 
-// replaces says whether an address is a replacement.
 func (r *Redactor) replaces(a netip.Addr) bool {
 	b := a.AsSlice()
 	return a.Is4() && b[0] == ipv4Begin || a.Is6() && strings.HasPrefix(string(b), ipv6Begin)
@@ -176,7 +175,6 @@ func (r *Redactor) Left(text string) []string {
 	return out
 }
 
-// forms returns how a value of a kind may be written.
 func forms(kind, value string) []string {
 	b := []byte(value)
 	kind, _, _ = strings.Cut(kind, "-")

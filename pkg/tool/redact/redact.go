@@ -70,7 +70,6 @@ func Usual(name, text string) bool {
 	return len(r.Left(strings.ToLower(text))) > 0
 }
 
-// alias returns what replaces a value.
 func (r *Redactor) alias(kind, value string) string {
 	if r.alike {
 		if like, ok := r.like(kind, value); ok {

@@ -140,7 +140,6 @@ func (n Node) recorded() ([]ledger.Holding, error) {
 	return out, nil
 }
 
-// holding returns the leases of a record.
 func holding(rec record.Record) ledger.Holding {
 	h := ledger.Holding{Owner: ledger.Owner{
 		ContainerID: string(rec.ContainerID), IfName: string(rec.IfName), Network: rec.Network, Program: conf.PluginType,
@@ -181,7 +180,6 @@ func latest(recorded []ledger.Holding) []ledger.Holding {
 	return out
 }
 
-// use is an address in a namespace.
 type use struct {
 	ino  uint64
 	addr netip.Addr

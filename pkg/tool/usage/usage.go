@@ -93,7 +93,6 @@ func (u Use) Total() int {
 	return n
 }
 
-// read is one look at a node.
 type read struct {
 	Node
 	host      uint64 // the inode of the host's network namespace
@@ -151,7 +150,6 @@ func (r *read) moved(ctx context.Context, rec record.Record) error {
 	return r.devices(ctx, ns.Enter)
 }
 
-// devices reads the devices of a namespace.
 func (r *read) devices(ctx context.Context, enter func(func() error) error) error {
 	var c *nldev.Conn
 	err := enter(func() (err error) {
@@ -174,7 +172,6 @@ func (r *read) devices(ctx context.Context, enter func(func() error) error) erro
 	return nil
 }
 
-// device reads the objects of a device.
 func (r *read) device(ctx context.Context, c *nldev.Conn, d nldev.Device) error {
 	for _, kind := range []nldev.Kind{nldev.QueuePairs, nldev.Regions, nldev.Connections, nldev.Contexts} {
 		objects, err := c.Resources(ctx, d.Index, kind)
@@ -190,7 +187,6 @@ func (r *read) device(ctx context.Context, c *nldev.Conn, d nldev.Device) error 
 	return nil
 }
 
-// count adds an object.
 func (u *Use) count(kind nldev.Kind, o nldev.Resource) {
 	switch kind {
 	case nldev.QueuePairs:

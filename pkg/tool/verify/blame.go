@@ -334,7 +334,6 @@ func (t *tally) names(pods []int) string {
 	return strings.Join(out, ", ")
 }
 
-// mostNames is how many names of pods a line has.
 const mostNames = 8
 
 // general leaves out of a text about a pod which of the others it was.

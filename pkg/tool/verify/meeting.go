@@ -72,7 +72,6 @@ var ErrGone = errors.New("its server does not answer any more")
 // no more of them try: each of them waits.
 const unreachable = 3
 
-// outcome is what one member answers.
 type outcome struct {
 	answers []report.Answer
 	err     error
@@ -99,7 +98,6 @@ func told(seat Seat, o outcome) []report.Answer {
 	}))
 }
 
-// alone lets each member test itself.
 func (m *meeting) alone() {
 	for i, o := range ask(len(m.seats), func(i int) ([]report.Answer, error) {
 		if m.seats[i].Absent != nil {
@@ -112,7 +110,6 @@ func (m *meeting) alone() {
 	}
 }
 
-// round tests pairs.
 func (m *meeting) round(pairs []Pair, tests Tests) {
 	for k, o := range ask(len(pairs), func(k int) ([]report.Answer, error) {
 		with := tests

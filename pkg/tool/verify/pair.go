@@ -11,6 +11,7 @@ import (
 	"fmt"
 	"net"
 	"net/netip"
+	"slices"
 	"sync"
 	"syscall"
 	"time"
@@ -57,14 +58,11 @@ func (p Pod) Test(ctx context.Context, address string, key Key, tests Tests) ([]
 			wg.Go(func() { answers[i] = p.test(ctx, rails, peer, i, (i+shift)%n, tests.RDMA) })
 		}
 		wg.Wait()
-		for _, a := range answers {
-			out = append(out, a...)
-		}
+		out = slices.Concat(out, slices.Concat(answers...))
 	}
 	return out, nil
 }
 
-// couple is a rail of ours and one of the peer.
 type couple struct {
 	Pod
 	r    Rail
@@ -197,12 +195,7 @@ func (c couple) arrived(size int) bool {
 	if err != nil {
 		return false
 	}
-	for _, a := range r.Received {
-		if a.UDP == c.to.UDP && a.Size == size {
-			return true
-		}
-	}
-	return false
+	return slices.Contains(r.Received, arrival{c.to.UDP, size})
 }
 
 // mtu finds the largest packet that comes back.
@@ -284,7 +277,6 @@ func prepare(fd int, r Rail) error {
 	return unix.SetsockoptInt(fd, unix.IPPROTO_IPV6, unix.IPV6_MTU_DISCOVER, unix.IPV6_PMTUDISC_PROBE)
 }
 
-// largest is the size of a buffer for any packet.
 const largest = 1 << 16
 
 // echoed sends packets of a size until one comes back, and says whether one did.
@@ -323,7 +315,6 @@ func hear(c *net.UDPConn, buf []byte, d time.Duration, wanted func([]byte) bool)
 	}
 }
 
-// end is one end of a test.
 type end struct {
 	MAC  net.HardwareAddr `json:"mac"`
 	Addr netip.AddrPort   `json:"address"`

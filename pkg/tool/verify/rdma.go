@@ -23,38 +23,37 @@ import (
 // program is one that both pods run to test a rail by RDMA.
 type program struct {
 	check, name, contained string // contained: the package that has it
-	server                 func(own Rail, on gids.Rail, tcp int) []string
-	client                 func(own Rail, on gids.Rail, tcp int, peer netip.Addr) []string
-	tells                  func(said string) string
+	// args are those of the client, and of the server without a peer.
+	args  func(own Rail, on gids.Rail, tcp int, peer netip.Addr) []string
+	tells func(said string) string
 }
 
 func programs() []program {
-	write := func(own Rail, on gids.Rail, tcp int) []string {
-		args := []string{
-			"-d", on.Port.Device.Name, "-i", fmt.Sprint(on.Port.Number), "-x", fmt.Sprint(on.Index), "-p", fmt.Sprint(tcp),
-			"--size=65536", "--iters=500", "--report_gbits", "--CPU-freq",
-		}
-		if !own.Addr.Is4() {
-			args = append(args, "--ipv6-addr")
-		}
-		return args
-	}
 	return []program{
 		{
 			check: Handshake, name: "rping", contained: "rdmacm-utils",
-			server: func(own Rail, _ gids.Rail, tcp int) []string {
-				return []string{"-s", "-a", own.Addr.String(), "-p", fmt.Sprint(tcp), "-C", "3"}
-			},
-			client: func(own Rail, _ gids.Rail, tcp int, peer netip.Addr) []string {
-				return []string{"-c", "-I", own.Addr.String(), "-a", peer.String(), "-p", fmt.Sprint(tcp), "-C", "3"}
+			args: func(own Rail, _ gids.Rail, tcp int, peer netip.Addr) []string {
+				role := []string{"-s", "-a", own.Addr.String()}
+				if peer.IsValid() {
+					role = []string{"-c", "-I", own.Addr.String(), "-a", peer.String()}
+				}
+				return append(role, "-p", fmt.Sprint(tcp), "-C", "3")
 			},
 			tells: func(string) string { return "rping connects by rdma_cm and transfers" },
 		},
 		{
 			check: Bandwidth, name: "ib_write_bw", contained: "perftest",
-			server: write,
-			client: func(own Rail, on gids.Rail, tcp int, peer netip.Addr) []string {
-				args := write(own, on, tcp)
+			args: func(own Rail, on gids.Rail, tcp int, peer netip.Addr) []string {
+				args := []string{
+					"-d", on.Port.Device.Name, "-i", fmt.Sprint(on.Port.Number), "-x", fmt.Sprint(on.Index), "-p", fmt.Sprint(tcp),
+					"--size=65536", "--iters=500", "--report_gbits", "--CPU-freq",
+				}
+				if !own.Addr.Is4() {
+					args = append(args, "--ipv6-addr")
+				}
+				if !peer.IsValid() {
+					return args
+				}
 				if !own.Subnet.Contains(peer) { // its TCP connection needs the rail's table, too
 					args = append(args, "--bind_source_ip="+own.Addr.String())
 				}
@@ -75,7 +74,6 @@ func gigabits(said string) string {
 	return strings.TrimSpace(transfers)
 }
 
-// transfers is what an answer says before the rate.
 const transfers = "ib_write_bw transfers "
 
 // Limits of one test by RDMA.
@@ -159,7 +157,7 @@ func (p Pod) launch(ctx context.Context, r Rail, of program) (run *running, tcp 
 		return nil, 0, "", err
 	}
 	ctx, cancel := context.WithTimeout(ctx, transferTime)
-	run, cmd, err := p.start(ctx, of.name, of.server(r, on, tcp))
+	run, cmd, err := p.start(ctx, of.name, of.args(r, on, tcp, netip.Addr{}))
 	if err != nil {
 		cancel()
 		return nil, 0, "", err
@@ -185,7 +183,6 @@ func (p Pod) free(ctx context.Context, r Rail) (tcp int, err error) {
 	return tcp, err
 }
 
-// rdma tests the couple with each program.
 func (c couple) rdma(ctx context.Context) []report.Answer {
 	var out []report.Answer
 	for _, of := range programs() {
@@ -212,7 +209,7 @@ func (c couple) transfer(ctx context.Context, of program) report.Answer {
 	if missing != "" {
 		return answer(of.check, c.of(), report.Finding{Verdict: report.CannotTell, Found: "not tested", Missing: missing})
 	}
-	args := of.client(c.r, on, there.Port, c.to.Addr)
+	args := of.args(c.r, on, there.Port, c.to.Addr)
 	failed := func(said string) report.Answer {
 		return problem(of.check, c.of(), fmt.Sprintf("%s %s: %s", of.name, strings.Join(args, " "), said),
 			"rocectl doctor  # on both nodes: gid-table, rdma-mtu, firewall, nic-qos; in both pods: rocectl env", whyRDMA)
@@ -233,26 +230,15 @@ func (c couple) transfer(ctx context.Context, of program) report.Answer {
 		if asked != nil || far.Over {
 			return failed(strings.TrimSpace(fmt.Sprintf("%v: %s; %s says: %s", err, said, c.peer.Name, far.Said)))
 		}
-		if !pause(ctx) { // the server may be about to listen
-			break
+		select { // the server may be about to listen
+		case <-ctx.Done():
+			return failed("its server cannot be reached")
+		case <-time.After(transferPause):
 		}
 	}
 	return failed("its server cannot be reached")
 }
 
-// pause waits, and says whether to go on.
-func pause(ctx context.Context) bool {
-	t := time.NewTimer(transferPause)
-	defer t.Stop()
-	select {
-	case <-ctx.Done():
-		return false
-	case <-t.C:
-		return true
-	}
-}
-
-// launchOf starts the server program that a caller wants.
 func (c *caller) launchOf(ctx context.Context, q launching, rails []Rail) (reply, error) {
 	r, err := numbered(rails, q.Rail)
 	if err != nil {
@@ -272,7 +258,6 @@ func (c *caller) launchOf(ctx context.Context, q launching, rails []Rail) (reply
 	return reply{}, errors.New("there is no test " + q.Check)
 }
 
-// endedOf says what a program has said.
 func (c *caller) endedOf(number int) reply {
 	if number < 1 || number > len(c.programs) {
 		return reply{Error: "there is no such program"}

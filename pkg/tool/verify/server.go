@@ -15,9 +15,11 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"maps"
 	"math/big"
 	"net"
 	"net/netip"
+	"slices"
 	"sync"
 	"syscall"
 	"time"
@@ -68,7 +70,6 @@ type launching struct {
 	Check string `json:"check"`
 }
 
-// reply is what a server answers.
 type reply struct {
 	Error    string          `json:"error,omitempty"`
 	Name     string          `json:"name,omitempty"`
@@ -85,11 +86,10 @@ type reply struct {
 	Said     string `json:"said,omitempty"`
 }
 
-// arrival counts packets of one size at the port of a rail.
+// arrival is a packet of a size at the port of a rail.
 type arrival struct {
-	UDP   uint16 `json:"udp"`
-	Size  int    `json:"size"` // with headers
-	Count int    `json:"count"`
+	UDP  uint16 `json:"udp"`
+	Size int    `json:"size"` // with headers
 }
 
 // Server lets other pods test the rails of a pod.
@@ -99,7 +99,7 @@ type Server struct {
 	Key Key
 
 	mu     sync.Mutex
-	seen   map[nonce]map[arrival]int // by arrival without count; a nonce lives as long as its connection
+	seen   map[nonce]map[arrival]bool // a nonce lives as long as its connection
 	echoes map[socket]*net.UDPConn
 }
 
@@ -124,7 +124,7 @@ const (
 func (s *Server) Serve(ctx context.Context, l net.Listener) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
-	s.seen, s.echoes = map[nonce]map[arrival]int{}, map[socket]*net.UDPConn{}
+	s.seen, s.echoes = map[nonce]map[arrival]bool{}, map[socket]*net.UDPConn{}
 	context.AfterFunc(ctx, s.endEchoes)
 	if _, err := s.rails(ctx); err != nil {
 		return err
@@ -192,18 +192,18 @@ func (s *Server) echo(c *net.UDPConn) {
 			continue
 		}
 		copy(n[:], buf)
-		if s.count(n, arrival{UDP: own.Port(), Size: length + headers(own.Addr())}) {
+		if s.arrives(n, arrival{UDP: own.Port(), Size: length + headers(own.Addr())}) {
 			_, _ = c.WriteToUDPAddrPort(buf[:length], from) // what does not leave is lost, as on the wire
 		}
 	}
 }
 
-func (s *Server) count(n nonce, a arrival) bool {
+func (s *Server) arrives(n nonce, a arrival) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	counts, known := s.seen[n]
+	arrived, known := s.seen[n]
 	if known {
-		counts[a]++
+		arrived[a] = true
 	}
 	return known
 }
@@ -211,12 +211,7 @@ func (s *Server) count(n nonce, a arrival) bool {
 func (s *Server) received(n nonce) []arrival {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	var out []arrival
-	for a, count := range s.seen[n] {
-		a.Count = count
-		out = append(out, a)
-	}
-	return out
+	return slices.Collect(maps.Keys(s.seen[n]))
 }
 
 // caller is a connection of a caller. Its requests come one after another.
@@ -234,21 +229,20 @@ func (s *Server) talk(ctx context.Context, conn net.Conn) {
 	if conn.SetDeadline(time.Now().Add(greeting)) != nil {
 		return
 	}
-	w, err := answerCall(ctx, conn, s.Key)
+	w, err := greet(ctx, tls.Server(conn, s.Key.config))
 	if err != nil {
 		return
 	}
 	c := &caller{pod: s.Pod}
 	_, _ = rand.Read(c.nonce[:]) // it never fails
-	s.know(c.nonce)
-	defer s.forget(c.nonce)
+	defer s.know(c.nonce)()
 	for err == nil {
 		var q request
-		if err = w.read(&q); err == nil {
+		if err = w.Decode(&q); err == nil {
 			err = conn.SetDeadline(time.Time{})
 		}
 		if err == nil {
-			err = w.write(s.answer(ctx, q, c))
+			err = w.Encode(s.answer(ctx, q, c))
 		}
 		if err == nil {
 			err = conn.SetReadDeadline(time.Now().Add(idle))
@@ -256,16 +250,15 @@ func (s *Server) talk(ctx context.Context, conn net.Conn) {
 	}
 }
 
-func (s *Server) know(n nonce) {
+func (s *Server) know(n nonce) (forget func()) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.seen[n] = map[arrival]int{}
-}
-
-func (s *Server) forget(n nonce) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	delete(s.seen, n)
+	s.seen[n] = map[arrival]bool{}
+	return func() {
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		delete(s.seen, n)
+	}
 }
 
 func (s *Server) answer(ctx context.Context, q request, c *caller) reply {
@@ -309,7 +302,6 @@ func (s *Server) ofRails(ctx context.Context, q request, c *caller) (reply, erro
 	return reply{Name: s.Name, Nonce: c.nonce, Rails: rails}, nil
 }
 
-// numbered returns the rail that a caller names.
 func numbered(rails []Rail, n int) (Rail, error) {
 	if n < 0 || n >= len(rails) {
 		return Rail{}, errors.New("there is no such rail")
@@ -350,7 +342,9 @@ func (p Pod) Dial(ctx context.Context, address string, key Key, name string) (*P
 	out := &Peer{}
 	var hello reply
 	if err = conn.SetDeadline(time.Now().Add(greeting)); err == nil {
-		out.wire, err = call(ctx, conn, key)
+		if out.wire, err = greet(ctx, tls.Client(conn, key.config)); err != nil {
+			err = fmt.Errorf("%w: %w", errToken, err)
+		}
 	}
 	if err == nil {
 		hello, err = out.exchange(request{}, greeting)
@@ -401,10 +395,10 @@ func (c *Peer) exchange(q request, wait time.Duration) (r reply, err error) {
 	defer c.mu.Unlock()
 	err = c.wire.SetDeadline(time.Now().Add(wait))
 	if err == nil {
-		err = c.wire.write(q)
+		err = c.wire.Encode(q)
 	}
 	if err == nil {
-		err = c.wire.read(&r)
+		err = c.wire.Decode(&r)
 	}
 	if err != nil {
 		_ = c.wire.Close()
@@ -475,29 +469,16 @@ var errToken = errors.New("the token is wrong, or it is no server of this test: 
 // wire carries JSON documents between a caller and a server.
 type wire struct {
 	net.Conn
-	in *json.Decoder
+	*json.Encoder
+	*json.Decoder
 }
 
-func newWire(conn net.Conn) *wire { return &wire{conn, json.NewDecoder(conn)} }
+func newWire(conn net.Conn) *wire { return &wire{conn, json.NewEncoder(conn), json.NewDecoder(conn)} }
 
-// call shows a server that we have the key, and wants to see that it has it. Errors: errToken.
-func call(ctx context.Context, conn net.Conn, key Key) (*wire, error) {
-	c := tls.Client(conn, key.config)
-	if err := c.HandshakeContext(ctx); err != nil {
-		return nil, fmt.Errorf("%w: %w", errToken, err)
-	}
-	return newWire(c), nil
+// greet shows the other side that we have the key, and wants to see that it has it.
+func greet(ctx context.Context, conn *tls.Conn) (*wire, error) {
+	return newWire(conn), conn.HandshakeContext(ctx)
 }
-
-// answerCall is the server's side of call.
-func answerCall(ctx context.Context, conn net.Conn, key Key) (*wire, error) {
-	c := tls.Server(conn, key.config)
-	return newWire(c), c.HandshakeContext(ctx)
-}
-
-func (w *wire) write(document any) error { return json.NewEncoder(w).Encode(document) }
-
-func (w *wire) read(document any) error { return w.in.Decode(document) }
 
 // dials is how many servers are dialled at the same time.
 const dials = 64

@@ -12,6 +12,7 @@
 package verify
 
 import (
+	"cmp"
 	"context"
 	"crypto/rand"
 	"errors"
@@ -73,7 +74,6 @@ type Rail struct {
 	fails bool // it has the rule that makes traffic fail visibly
 }
 
-// view is what the namespace of a pod contains.
 type view struct {
 	links  []rtnl.Link
 	addrs  []rtnl.Address
@@ -87,16 +87,12 @@ func (p Pod) look(ctx context.Context) (v view, err error) {
 		return view{}, failed(err)
 	}
 	defer c.Close()
-	if v.links, err = c.Links(ctx); err != nil {
-		return view{}, failed(err)
-	}
-	if v.addrs, err = c.Addresses(ctx, 0); err != nil {
-		return view{}, failed(err)
-	}
-	if v.routes, err = c.Routes(ctx); err != nil {
-		return view{}, failed(err)
-	}
-	if v.rules, err = c.Rules(ctx, unix.AF_UNSPEC); err != nil {
+	var faults [4]error
+	v.links, faults[0] = c.Links(ctx)
+	v.addrs, faults[1] = c.Addresses(ctx, 0)
+	v.routes, faults[2] = c.Routes(ctx)
+	v.rules, faults[3] = c.Rules(ctx, unix.AF_UNSPEC)
+	if err := cmp.Or(faults[:]...); err != nil {
 		return view{}, failed(err)
 	}
 	return v, nil
@@ -173,10 +169,7 @@ func (v view) policy(r *Rail) {
 // reaches returns the gateway of a rail, and the destinations of its routes: those in
 // its table, or in the main table if it has none.
 func (v view) reaches(r Rail) (gateway netip.Addr, out []netip.Prefix) {
-	table := r.table
-	if table == 0 {
-		table = unix.RT_TABLE_MAIN
-	}
+	table := cmp.Or(r.table, unix.RT_TABLE_MAIN)
 	for _, route := range v.routes {
 		if route.Table != table || route.Index != r.index || route.Dst.Addr().Is4() != r.Addr.Is4() {
 			continue
@@ -189,7 +182,6 @@ func (v view) reaches(r Rail) (gateway netip.Addr, out []netip.Prefix) {
 	return gateway, out
 }
 
-// reach says whether the rail has a route to an address.
 func (r Rail) reach(a netip.Addr) bool {
 	return slices.ContainsFunc(r.Reaches, func(p netip.Prefix) bool { return p.Contains(a) })
 }
