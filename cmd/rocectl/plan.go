@@ -323,22 +323,17 @@ func (f planFlags) print(w io.Writer, u planned) {
 	} else {
 		printRails(w, u)
 	}
-	if u.ipam != "" {
-		fmt.Fprintf(w, "# only %s knows the address: 192.0.2.0/24 stands for its subnet, and a gateway is not tested here\n", u.ipam)
-	}
-	if u.kept != "" {
-		fmt.Fprintf(w, "# %s\n", u.kept)
-	}
-	if u.isolated != "" {
-		fmt.Fprintf(w, "# WARNING: %s\n", u.isolated)
-	}
-	if u.before != "" {
-		fmt.Fprintf(w, "# routes and rules depend on the result of %s: put it into the configuration of roce as prevResult\n", u.before)
-	}
-	for _, plugin := range u.after {
-		if does := behind(plugin); does != "" {
-			fmt.Fprintf(w, "# %s\n", does)
+	note := func(format, about string) {
+		if about != "" {
+			fmt.Fprintf(w, "# "+format+"\n", about)
 		}
+	}
+	note("only %s knows the address: 192.0.2.0/24 stands for its subnet, and a gateway is not tested here", u.ipam)
+	note("%s", u.kept)
+	note("WARNING: %s", u.isolated)
+	note("routes and rules depend on the result of %s: put it into the configuration of roce as prevResult", u.before)
+	for _, plugin := range u.after {
+		note("%s", behind(plugin))
 	}
 	fmt.Fprintln(w, strings.Join(u.Plan.Ops.Commands(f.netns), "\n"))
 }

@@ -52,7 +52,8 @@ func Cluster(all []fleet.Node, unreported, names []string, choice Choice) ([]Doc
 	if err != nil {
 		return nil, err
 	}
-	return []Document{pool, net, plugin, testPods(choice)}, nil
+	test, err := testPods(choice)
+	return []Document{pool, net, plugin, test}, err
 }
 
 // chosen returns the nodes that count, by name, and those without rails.

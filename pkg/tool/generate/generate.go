@@ -14,6 +14,7 @@ package generate
 import (
 	"bytes"
 	"cmp"
+	_ "embed"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -232,8 +233,9 @@ func Node(n nic.Node, choice Choice) ([]Document, error) {
 	if err != nil {
 		return nil, err
 	}
+	test, err := testPods(choice)
 	comments = append(append(railList(ports), comment), withoutRoCE(ports)...)
-	return []Document{pool, {Comments: comments, Object: net}, plugin, testPods(choice)}, nil
+	return []Document{pool, {Comments: comments, Object: net}, plugin, test}, err
 }
 
 // railNetwork returns the network with so many rails that match.
@@ -413,33 +415,19 @@ func devicePlugin(pods int, selectors ordered, choice Choice, comments []string)
 	return d, nil
 }
 
-// testPods returns a DaemonSet with what a pod needs for RDMA.
-func testPods(choice Choice) Document {
-	d := Document{}
+//go:embed testpods.yaml
+var testPod string
+
+// testPods returns a DaemonSet with what a pod needs for RDMA. The names are those of choice.check.
+func testPods(choice Choice) (d Document, err error) {
 	d.note("A test pod on each node with the resource: the network, the device files, and the right to lock memory. Delete it after the test. The image is that of make push-tools: --image has its name.")
-	labels := map[string]any{"app": choice.Name + "-test"}
-	meta := map[string]any{"name": choice.Name + "-test"}
-	if choice.Namespace != "" {
-		meta["namespace"] = choice.Namespace
+	image, err := json.Marshal(choice.Image)
+	if err != nil {
+		return d, err
 	}
-	resource := "rdma/" + choice.Name
-	d.Object = map[string]any{
-		"apiVersion": "apps/v1", "kind": "DaemonSet", "metadata": meta,
-		"spec": map[string]any{
-			"selector": map[string]any{"matchLabels": labels},
-			"template": map[string]any{
-				"metadata": map[string]any{"labels": labels, "annotations": map[string]any{"k8s.v1.cni.cncf.io/networks": choice.Name}},
-				"spec": map[string]any{
-					"automountServiceAccountToken":  false,
-					"terminationGracePeriodSeconds": 1,
-					"containers": []any{map[string]any{
-						"name": "test", "image": choice.Image, "command": []any{"sleep", "infinity"},
-						"securityContext": map[string]any{"capabilities": map[string]any{"add": []any{"IPC_LOCK"}}},
-						"resources":       map[string]any{"limits": map[string]any{resource: 1}},
-					}},
-				},
-			},
-		},
+	text := strings.NewReplacer("NAME", choice.Name, "IMAGE", string(image)).Replace(testPod)
+	if err = yaml.Unmarshal([]byte(text), &d.Object); err == nil {
+		d.Object["metadata"] = metadata(choice.Name+"-test", choice.Namespace, "")
 	}
-	return d
+	return d, err
 }

@@ -101,11 +101,7 @@ func parseYAML(origin string, b []byte) ([]Config, error) {
 	if string(asJSON) == "null" { // blank, or comments alone
 		return nil, nil
 	}
-	var d document
-	if json.Unmarshal(asJSON, &d) != nil {
-		return parseJSON(origin, b)
-	}
-	if kind, _ := text(d.Kind); kind == "" {
+	if kind, _ := text(member(asJSON, "kind")); kind == "" {
 		return parseJSON(origin, b)
 	}
 	return parseJSON(origin, asJSON)

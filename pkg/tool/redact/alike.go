@@ -38,16 +38,6 @@ func ours(a netip.Addr) bool {
 	return netip.MustParsePrefix("198.18.0.0/15").Contains(a) || netip.MustParsePrefix("2001:2::/48").Contains(a)
 }
 
-// count returns the number of a value among those of its kind, from 1.
-func (r *Redactor) count(kind, value string) uint32 {
-	var n uint32
-	text := r.numbered(kind, value)
-	if _, err := fmt.Sscan(text[len(kind)+1:], &n); err != nil {
-		panic("redact: an alias without a number: " + text)
-	}
-	return n
-}
-
 // MAC returns what replaces a hardware address of six bytes. Others become zeros.
 // Addresses of zeros and of groups stay.
 func (r *Redactor) MAC(b []byte) []byte {
@@ -57,7 +47,7 @@ func (r *Redactor) MAC(b []byte) []byte {
 	case b[0]&1 != 0, bytes.Equal(b, make([]byte, 6)), strings.HasPrefix(string(b), macBegin):
 		return b
 	}
-	n := r.count("mac", string(b))
+	n := r.number("mac", string(b))
 	return append([]byte(macBegin), byte(n>>16), byte(n>>8), byte(n))
 }
 
@@ -67,7 +57,7 @@ func (r *Redactor) GUID(guid uint64) uint64 {
 	if guid == 0 || strings.HasPrefix(string(b), guidBegin) {
 		return guid
 	}
-	n := r.count("guid", string(b))
+	n := r.number("guid", string(b))
 	return binary.BigEndian.Uint64(append([]byte(guidBegin), byte(n>>16), byte(n>>8), byte(n)))
 }
 
@@ -82,24 +72,24 @@ func (r *Redactor) Addr(a netip.Addr) netip.Addr {
 	}
 	if a.Is4() {
 		b := a.As4()
-		n := r.count("subnet4", string(b[:3]))
-		b[3] = byte(r.count("host4-"+hex.EncodeToString(b[:3]), string(b[:])))
+		n := r.number("subnet4", string(b[:3]))
+		b[3] = byte(r.number("host4-"+hex.EncodeToString(b[:3]), string(b[:])))
 		return netip.AddrFrom4([4]byte{ipv4Begin, byte(n >> 8), byte(n), b[3]})
 	}
 	b := a.As16()
 	own := slices.Clone(b[:])
 	if !a.IsLinkLocalUnicast() {
-		n := r.count("subnet6", string(b[:8]))
+		n := r.number("subnet6", string(b[:8]))
 		copy(b[:], append([]byte(ipv6Begin), byte(n>>8), byte(n)))
 	}
 	if b[11] == 0xff && b[12] == 0xfe {
 		mac := r.MAC([]byte{b[8] ^ 2, b[9], b[10], b[13], b[14], b[15]})
 		copy(b[8:], []byte{mac[0] ^ 2, mac[1], mac[2], 0xff, 0xfe, mac[3], mac[4], mac[5]})
 	} else {
-		binary.BigEndian.PutUint64(b[8:], uint64(r.count("host6", string(own[8:]))))
+		binary.BigEndian.PutUint64(b[8:], uint64(r.number("host6", string(own[8:]))))
 	}
 	if !a.IsLinkLocalUnicast() {
-		r.count("ip6", string(own))
+		r.number("ip6", string(own))
 	}
 	return netip.AddrFrom16(b)
 }
@@ -123,8 +113,7 @@ func (r *Redactor) like(kind, value string) (string, bool) {
 		if err != nil || len(b) != 8 {
 			return "", false
 		}
-		n := r.GUID(binary.BigEndian.Uint64(b))
-		return fmt.Sprintf("%04x:%04x:%04x:%04x", n>>48, n>>32&0xffff, n>>16&0xffff, n&0xffff), true
+		return guidText(r.GUID(binary.BigEndian.Uint64(b))), true
 	case "device":
 		begin, number, _ := strings.Cut(value, "x")
 		b, err := hex.DecodeString(number)
@@ -137,6 +126,10 @@ func (r *Redactor) like(kind, value string) (string, bool) {
 		return begin + "x" + hex.EncodeToString(r.MAC(b)), true
 	}
 	return "", false
+}
+
+func guidText(n uint64) string {
+	return fmt.Sprintf("%04x:%04x:%04x:%04x", n>>48, n>>32&0xffff, n>>16&0xffff, n&0xffff)
 }
 
 // alikeText writes an address as the text did: sysfs writes all digits.
@@ -163,7 +156,7 @@ func (r *Redactor) Left(text string) []string {
 		}
 	}
 	text = strings.ToLower(text)
-	for key := range r.aliases {
+	for key := range r.numbers {
 		kind, value, _ := strings.Cut(key, " ")
 		for _, form := range forms(kind, value) {
 			if strings.Contains(text, form) && !slices.Contains(out, kind) {
@@ -184,8 +177,7 @@ func forms(kind, value string) []string {
 	case "guid":
 		other := slices.Clone(b)
 		slices.Reverse(other)
-		n := binary.BigEndian.Uint64(b)
-		return []string{fmt.Sprintf("%04x:%04x:%04x:%04x", n>>48, n>>32&0xffff, n>>16&0xffff, n&0xffff), hex.EncodeToString(b), hex.EncodeToString(other)}
+		return []string{guidText(binary.BigEndian.Uint64(b)), hex.EncodeToString(b), hex.EncodeToString(other)}
 	case "host4":
 		a, ok := netip.AddrFromSlice(b)
 		if !ok {

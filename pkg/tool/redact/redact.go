@@ -24,8 +24,8 @@ import (
 // Redactor replaces values. It is for one bundle, and not for concurrent use.
 type Redactor struct {
 	names   []name
-	aliases map[string]string // what replaces a value
-	counts  map[string]int    // of each kind
+	numbers map[string]int // of each value among those of its kind, from 1
+	counts  map[string]int // of each kind
 	alike   bool
 	kept    []netip.Addr
 }
@@ -47,7 +47,7 @@ func (r *Redactor) Keep(text string) {
 }
 
 // New returns a redactor that knows no names.
-func New() *Redactor { return &Redactor{aliases: map[string]string{}, counts: map[string]int{}} }
+func New() *Redactor { return &Redactor{numbers: map[string]int{}, counts: map[string]int{}} }
 
 // Name adds a name of a kind, such as "pod". The empty name is none.
 func (r *Redactor) Name(kind, text string) {
@@ -81,12 +81,16 @@ func (r *Redactor) alias(kind, value string) string {
 
 // numbered returns the name of a value, such as "pod-2".
 func (r *Redactor) numbered(kind, value string) string {
+	return fmt.Sprintf("%s-%d", kind, r.number(kind, value))
+}
+
+func (r *Redactor) number(kind, value string) int {
 	key := kind + " " + value
-	if r.aliases[key] == "" {
+	if r.numbers[key] == 0 {
 		r.counts[kind]++
-		r.aliases[key] = fmt.Sprintf("%s-%d", kind, r.counts[kind])
+		r.numbers[key] = r.counts[kind]
 	}
-	return r.aliases[key]
+	return r.numbers[key]
 }
 
 // Text returns a text without what identifies a user.
@@ -166,10 +170,9 @@ func (r *Redactor) address(word string) string {
 	text := strings.TrimRight(word, ".:")
 	a, err := netip.ParseAddr(text)
 	if err != nil { // an address and a port
-		if head, port, found := cutLast(text, ":"); found {
-			if a, err := netip.ParseAddr(head); err == nil && a.Is4() {
-				return r.address(head) + ":" + port + word[len(text):]
-			}
+		port := max(strings.LastIndex(text, ":"), 0)
+		if a, err := netip.ParseAddr(text[:port]); err == nil && a.Is4() {
+			return r.address(text[:port]) + word[port:]
 		}
 		return word
 	}
@@ -181,13 +184,6 @@ func (r *Redactor) address(word string) string {
 		return alikeText(text, r.Addr(a)) + word[len(text):]
 	}
 	return r.alias("ip", a.String()) + word[len(text):]
-}
-
-func cutLast(s, sep string) (before, after string, found bool) {
-	if i := strings.LastIndex(s, sep); i >= 0 {
-		return s[:i], s[i+len(sep):], true
-	}
-	return s, "", false
 }
 
 // replaceName replaces a name where it is a whole word, in capitals or not.
