@@ -37,11 +37,7 @@ func Changed(err error) bool { return errors.Is(err, ErrNotFound) || errors.Is(e
 // far as we know. Then own writes it, because a reaper that thinks we are gone may be about to
 // delete it, or returns why it is not ours. The errors are those of the store and of own.
 // After Changed, call Hold again.
-func Hold[S any](ctx context.Context, s interface {
-	Create(context.Context, Object[S]) (Object[S], error)
-	Get(context.Context, string) (Object[S], error)
-}, want Object[S], exists *bool, own func(context.Context, Object[S]) (Object[S], error),
-) (got Object[S], err error) {
+func Hold[S, Q any](ctx context.Context, s Objects[S, Q], want Object[S], exists *bool, own func(context.Context, Object[S]) (Object[S], error)) (got Object[S], err error) {
 	if !*exists {
 		got, err = s.Create(ctx, want)
 		*exists = errors.Is(err, ErrExists)

@@ -23,7 +23,6 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/runtime/serializer"
-	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/rest"
 
 	"github.com/roce-cni/roce-cni/pkg/base/cnierr"
@@ -104,15 +103,6 @@ func (a *API) send(ctx context.Context, r *rest.Request, what string, body, out 
 		r = r.Body(content)
 	}
 	return a.do(ctx, r, what, out)
-}
-
-// remove deletes an object with this UID and resourceVersion.
-func (a *API) remove(ctx context.Context, resource, name, uid, resourceVersion, what string) error {
-	id := types.UID(uid)
-	return a.send(ctx, a.ours.Delete().Resource(resource).Name(name).SetHeader("Content-Type", asJSON), what, metav1.DeleteOptions{
-		TypeMeta:      metav1.TypeMeta{APIVersion: "v1", Kind: "DeleteOptions"},
-		Preconditions: &metav1.Preconditions{UID: &id, ResourceVersion: &resourceVersion},
-	}, nil)
 }
 
 // onlyMetadata leaves the specifications of pods, with their environment, at the server.

@@ -78,7 +78,11 @@ func (s objects[S, T]) get(name string) *rest.Request {
 
 // Delete is block.Objects'.
 func (s objects[S, T]) Delete(ctx context.Context, name, uid, resourceVersion string) error {
-	err := s.api.remove(ctx, s.plural, name, uid, resourceVersion, "delete "+s.noun+" "+name)
+	id := types.UID(uid)
+	err := s.api.send(ctx, s.api.ours.Delete().Resource(s.plural).Name(name).SetHeader("Content-Type", asJSON), "delete "+s.noun+" "+name, metav1.DeleteOptions{
+		TypeMeta:      metav1.TypeMeta{APIVersion: "v1", Kind: "DeleteOptions"},
+		Preconditions: &metav1.Preconditions{UID: &id, ResourceVersion: &resourceVersion},
+	}, nil)
 	return s.unless(ctx, name, uid, resourceVersion, err)
 }
 

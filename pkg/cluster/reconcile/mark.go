@@ -136,9 +136,6 @@ func (r *Reconciler) markNew(ctx context.Context, pools []block.Pool) (owing boo
 
 // know notes which pools are in use.
 func (r *Reconciler) know(pools []block.Pool) {
-	if r.marks.known == nil {
-		r.marks.known, r.marks.warned = map[string]bool{}, map[string]bool{}
-	}
 	for _, p := range pools {
 		if p.InUse {
 			r.marks.known[p.Name] = true

@@ -89,7 +89,9 @@ type Reconciler struct {
 
 // New returns a reconciler that has seen nothing yet.
 func New(c Config) *Reconciler {
-	return &Reconciler{Config: c, rails: rails{wrote: map[string]time.Duration{}}}
+	return &Reconciler{
+		Config: c, marks: marks{known: map[string]bool{}, warned: map[string]bool{}}, rails: rails{wrote: map[string]time.Duration{}},
+	}
 }
 
 // Run looks, frees and reports until the context ends, and returns its error. It logs
