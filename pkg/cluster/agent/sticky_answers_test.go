@@ -4,7 +4,6 @@
 package agent_test
 
 import (
-	"errors"
 	"fmt"
 	"testing"
 	"time"
@@ -51,25 +50,6 @@ func TestAnAnswerThatThereIsNothingGoesWithThePodThatHasHeardIt(t *testing.T) {
 			})
 		})
 	}
-}
-
-// TestAnAnswerThatThereIsNothingWaitsForTheNextTry has a runtime that tries again after
-// half a minute, as kubelet does when it has failed before.
-func TestAnAnswerThatThereIsNothingWaitsForTheNextTry(t *testing.T) {
-	bubble(t, func(t *testing.T) {
-		a, b := two(t)
-		a.mustAdd("db-0", "c1")
-		a.stop()
-		for range 2 {
-			if _, err := b.add("db-0", "c2"); !errors.Is(err, errNoAnswer) {
-				t.Fatalf("got %v", err)
-			}
-			pass(25 * time.Second)
-		}
-		if got, err := b.add("db-0", "c2"); err != nil || got.IsValid() {
-			t.Errorf("got %v, error %v", got, err)
-		}
-	})
 }
 
 // A runtime calls DEL after each ADD that has failed, which takes the request back.
