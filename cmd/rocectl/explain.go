@@ -34,14 +34,14 @@ func explainCommand() *cobra.Command {
 			out := cmd.OutOrStdout()
 			if len(args) == 0 {
 				for _, e := range cnierr.Table() {
-					explainCode(out, e)
+					explainCode(out, e.Code)
 				}
 				return nil
 			}
 			text := strings.Join(args, " ")
 			if all := codes(text); len(all) > 0 {
 				for _, code := range all {
-					explainCode(out, cnierr.Explain(code))
+					explainCode(out, code)
 				}
 				return nil
 			}
@@ -74,9 +74,13 @@ func codes(text string) []cnierr.Code {
 	return out
 }
 
-func explainCode(w io.Writer, e cnierr.Entry) {
-	fmt.Fprintf(w, "%d  %s\n     %s\n", e.Code, e.Summary, e.Remedy)
+func explainCode(w io.Writer, c cnierr.Code) {
+	a := explain.Code(c, locale())
+	fmt.Fprintf(w, "%d  %s\n     %s\n", c, a.Cause, a.Do)
 }
+
+// locale returns that of messages (POSIX, "Environment Variables").
+func locale() string { return cmp.Or(os.Getenv("LC_ALL"), os.Getenv("LC_MESSAGES"), os.Getenv("LANG")) }
 
 // explainText explains all errors that a text has: our codes, and what is known of
 // other programs.
@@ -87,19 +91,18 @@ func explainText(w io.Writer, text string) error {
 		n, err := strconv.ParseUint(m[1], 10, 32)
 		if code := cnierr.Code(n); err == nil && !seen[code] {
 			seen[code] = true
-			explainCode(w, cnierr.Explain(code))
+			explainCode(w, code)
 		}
 	}
 	found := explain.Load().Find(text)
 	if len(seen) > 0 { // a code says more than a general answer
 		found = slices.DeleteFunc(found, func(f explain.Found) bool { return f.General })
 	}
-	locale := cmp.Or(os.Getenv("LC_ALL"), os.Getenv("LC_MESSAGES"), os.Getenv("LANG"))
 	for i, e := range found {
 		if i == 1 {
 			fmt.Fprintln(w, "The text has these too. They may be consequences of the first, or have nothing to do with it:")
 		}
-		a, general := e.In(locale), ""
+		a, general := e.In(locale()), ""
 		if e.General {
 			general = " (a general answer)"
 		}

@@ -1,0 +1,33 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The roce-cni authors
+
+package explain
+
+import (
+	_ "embed" // codes.yaml
+	"strings"
+
+	"sigs.k8s.io/yaml"
+
+	"github.com/roce-cni/roce-cni/pkg/base/cnierr"
+)
+
+//go:embed codes.yaml
+var codesFile []byte
+
+// Code returns what a code means in the language of a locale, such as "zh_CN.UTF-8", or in
+// English.
+func Code(c cnierr.Code, locale string) Answer {
+	e := cnierr.Explain(c)
+	a := Answer{e.Summary, e.Remedy}
+	if strings.HasPrefix(locale, "zh") {
+		chinese := map[cnierr.Code]Answer{}
+		if err := yaml.UnmarshalStrict(codesFile, &chinese); err != nil {
+			panic("explain: codes.yaml: " + err.Error()) // it is part of the program, and has a test
+		}
+		if zh, ok := chinese[c]; ok {
+			return zh
+		}
+	}
+	return a
+}
