@@ -124,8 +124,8 @@ func (h healer) spent(t *testing.T) (time.Duration, int) {
 // all pods become as they were, with what others have made in them and on the node. It runs
 // for CHAOS_SECONDS with CHAOS_PODS; CHAOS_SEED repeats the faults of a run.
 func TestLongChaosConverges(t *testing.T) {
-	shell(t, "modprobe dummy numdummies=0") // else the first one that is made leaves another one
 	n := newNode(t, "shared")
+	shell(t, "modprobe dummy numdummies=0") // else the first one that is made leaves another one
 	seed := setting(t, "CHAOS_SEED", rand.Uint64())
 	r := rand.New(rand.NewPCG(seed, 0))
 	victims := make([]victim, setting(t, "CHAOS_PODS", 20))
