@@ -16,27 +16,6 @@ import (
 	"github.com/roce-cni/roce-cni/integration/cnitest"
 )
 
-// spent returns the processor time of a healer, and its resident set in MiB: now, and at most.
-func (h *healer) spent(t testing.TB) (cpu time.Duration, now, most int) {
-	t.Helper()
-	stat, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", h.Process.Pid))
-	if err != nil {
-		t.Fatal(err)
-	}
-	f := strings.Fields(string(stat))
-	user, _ := strconv.Atoi(f[13])
-	system, _ := strconv.Atoi(f[14])
-	status, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", h.Process.Pid))
-	if err != nil {
-		t.Fatal(err)
-	}
-	for line := range strings.Lines(string(status)) {
-		_, _ = fmt.Sscanf(line, "VmRSS: %d", &now)
-		_, _ = fmt.Sscanf(line, "VmHWM: %d", &most)
-	}
-	return time.Duration(user+system) * 10 * time.Millisecond, now >> 10, most >> 10
-}
-
 // TestLongHealerCost measures what a healer of HEAL_PODS pods with eight rails needs, idle and
 // while pods and NICs lose things, for HEAL_TIME each, and how long ADD takes beside it.
 func TestLongHealerCost(t *testing.T) {
@@ -79,11 +58,11 @@ func TestLongHealerCost(t *testing.T) {
 	for range 3 {
 		add("no healer")
 		h := w.healing(t, "all")
-		cpu, _, most := h.spent(t)
+		cpu, _, most := cnitest.Spent(t, h.Process)
 		cnitest.Await(t, "the first look at all is over", func() bool {
 			before := cpu
 			time.Sleep(2 * time.Second)
-			cpu, _, most = h.spent(t)
+			cpu, _, most = cnitest.Spent(t, h.Process)
 			return cpu-before < 20*time.Millisecond
 		})
 		t.Logf("the first look at all: %v of processor time, %d MiB at most", cpu, most)
@@ -112,7 +91,7 @@ func TestLongHealerCost(t *testing.T) {
 	h := w.healing(t, "all")
 	time.Sleep(30 * time.Second)
 	for _, name := range []string{"idle", "chaos"} {
-		before, _, _ := h.spent(t)
+		before, _, _ := cnitest.Spent(t, h.Process)
 		began, losses := time.Now(), 0
 		for time.Since(began) < phase {
 			time.Sleep(time.Second)
@@ -121,7 +100,7 @@ func TestLongHealerCost(t *testing.T) {
 				losses++
 			}
 		}
-		after, now, most := h.spent(t)
+		after, now, most := cnitest.Spent(t, h.Process)
 		t.Logf("%s, %v, %d losses: %v of processor time, %d MiB, %d MiB at most, %d healed", name, time.Since(began).Round(time.Second), losses, after-before, now, most, strings.Count(h.said(), "msg=healed"))
 	}
 }
@@ -145,7 +124,7 @@ func TestAPodWithManyRoutesDoesNotEndTheHealer(t *testing.T) {
 	other.IP(t, "route flush table 100")
 	cnitest.Await(t, "the other pod is healed", func() bool { return strings.Contains(h.said(), "msg=healed") })
 	cnitest.Await(t, "the reason is told", func() bool { return strings.Contains(h.said(), "more than 64 MiB of memory") })
-	if _, _, most := h.spent(t); most > 128 {
+	if _, _, most := cnitest.Spent(t, h.Process); most > 128 {
 		t.Errorf("the healer took %d MiB", most)
 	}
 	a.mustDel(t)

@@ -102,23 +102,6 @@ func wounds(t *testing.T, victims []victim) (out []string) {
 	return out
 }
 
-// spent returns the processor time of a healer, and its largest resident set in MiB.
-func (h healer) spent(t *testing.T) (time.Duration, int) {
-	t.Helper()
-	stat, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", h.Process.Pid))
-	if err != nil {
-		t.Fatal(err)
-	}
-	f := strings.Fields(string(stat))
-	user, _ := strconv.Atoi(f[13])
-	system, _ := strconv.Atoi(f[14])
-	peak := 0
-	for line := range strings.Lines(run(t, "cat", fmt.Sprintf("/proc/%d/status", h.Process.Pid))) {
-		_, _ = fmt.Sscanf(line, "VmHWM: %d", &peak)
-	}
-	return time.Duration(user+system) * 10 * time.Millisecond, peak >> 10
-}
-
 // TestLongChaosConverges has pods on all rails lose things in storms of a few faults: in the
 // pods, of their NICs and of the RDMA devices. The healer is killed at times. After each storm
 // all pods become as they were, with what others have made in them and on the node. It runs
@@ -156,7 +139,7 @@ func TestLongChaosConverges(t *testing.T) {
 	most := 0
 	counts := map[string]int{}
 	ends := func(by unix.Signal) {
-		used, peak := h.spent(t)
+		used, _, peak := cnitest.Spent(t, h.Process)
 		cpu, most = cpu+used, max(most, peak)
 		h.end(by)
 	}
