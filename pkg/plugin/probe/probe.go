@@ -40,8 +40,8 @@ type Prober struct {
 
 	mu sync.Mutex
 	// wires has the sockets of all operations, by the place where they are open. They
-	// stay open until an operation fails, because closing one is the most expensive thing
-	// that we do; see leave. nil: none is open.
+	// stay open until an operation fails or is undone, because closing one is the most
+	// expensive thing that we do; see leave. nil: none is open.
 	wires [2]*wire
 	// listen replaces the kernel's packet sockets in tests; nil: use the
 	// sockets.
@@ -88,8 +88,12 @@ func (p *Prober) close() {
 	}
 }
 
-// Undo does nothing: asking leaves nothing behind.
-func (p *Prober) Undo(_ context.Context, op plan.Op) error { return known(op) }
+// Undo closes the sockets, because the interface is removed next, and another attempt of
+// ADD makes one with the same name. Asking leaves nothing else behind.
+func (p *Prober) Undo(_ context.Context, op plan.Op) error {
+	p.Close()
+	return known(op)
+}
 
 // Check finds nothing: the questions of ADD cannot be asked again while the pod
 // uses its address.

@@ -173,6 +173,26 @@ func TestOperationsShareTheirSockets(t *testing.T) {
 	wantTaken(t, p.Do(t.Context(), plan.Op{Kind: answered(four)}), Taken{four, far.mac("pb1"), "ARP reply"})
 }
 
+// TestAnAttemptAfterAnUndoFindsTheInterfaceThatWasMadeAgain: an ADD whose GID indexes moved
+// undoes everything, and makes interfaces with the same names, but all probes had succeeded.
+func TestAnAttemptAfterAnUndoFindsTheInterfaceThatWasMadeAgain(t *testing.T) {
+	t.Parallel()
+	pod, far := wired(t)
+	p := pod.prober()
+	ops := func() plan.Ops {
+		four, six := pod.target("pb0", ours4, gateway4), pod.target("pb0", ours6, gateway6)
+		return plan.InPod(conflictOp(four, six), plan.Announce{Targets: []plan.Target{four, six}})
+	}
+	first := ops()
+	pod.must(first.Do(t.Context(), plan.Each(p)))
+	pod.must(first.Undo(t.Context(), plan.Each(p)))
+	pod.must(pod.nl.LinkDel(pod.link("pb0")))
+	pod.cable("pb0", far, "pb1")
+	pod.up("pb0")
+	far.up("pb1")
+	pod.must(ops().Do(t.Context(), plan.Each(p)))
+}
+
 // TestWhatWasHeardBeforeAQuestionIsNoAnswer: the sockets hear between two
 // operations.
 func TestWhatWasHeardBeforeAQuestionIsNoAnswer(t *testing.T) {
