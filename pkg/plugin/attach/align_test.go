@@ -248,7 +248,9 @@ func TestFillersGiveWayToPods(t *testing.T) {
 	}
 }
 
-// An entry moves when the NIC gets its address again, as after a failover of a bond.
+// TestADDIsMadeAgainIfAPromisedIndexMoves has entries that move when the NIC gets its address
+// again, as after a failover of a bond. The probes are undone, too: their sockets belong to
+// interfaces that the next attempt makes again.
 func TestADDIsMadeAgainIfAPromisedIndexMoves(t *testing.T) {
 	t.Parallel()
 	for times := range 4 {
@@ -266,6 +268,9 @@ func TestADDIsMadeAgainIfAPromisedIndexMoves(t *testing.T) {
 			return nil
 		}
 		_, err := w.node().Add(ctx, w.request("c1", "net1", ""))
+		if w.wire.undone < times {
+			t.Errorf("moved %d times, and %d questions were undone", times, w.wire.undone)
+		}
 		if times < 3 {
 			if err != nil {
 				t.Fatalf("moved %d times: %v", times, err)

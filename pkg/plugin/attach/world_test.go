@@ -299,6 +299,7 @@ type wire struct {
 	by     conf.MAC // who refuses; zero: another host each time
 	asked  []string // the first address of each question
 	silent bool
+	undone int // how many questions
 }
 
 // Do implements plan.Executor.
@@ -324,7 +325,10 @@ func (w *wire) Do(_ context.Context, op plan.Op) error {
 }
 
 // Undo implements plan.Executor.
-func (w *wire) Undo(context.Context, plan.Op) error { return nil }
+func (w *wire) Undo(context.Context, plan.Op) error {
+	w.undone++
+	return nil
+}
 
 // Check implements plan.Executor.
 func (w *wire) Check(context.Context, plan.Op) error { return nil }
