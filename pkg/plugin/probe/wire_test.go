@@ -173,8 +173,8 @@ func TestOperationsShareTheirSockets(t *testing.T) {
 	wantTaken(t, p.Do(t.Context(), plan.Op{Kind: answered(four)}), Taken{four, far.mac("pb1"), "ARP reply"})
 }
 
-// TestAnAttemptAfterAnUndoFindsTheInterfaceThatWasMadeAgain: an ADD whose GID indexes moved
-// undoes everything, and makes interfaces with the same names, but all probes had succeeded.
+// TestAnAttemptAfterAnUndoFindsTheInterfaceThatWasMadeAgain: if promised GID indexes move,
+// ADD undoes an attempt in which all probes had succeeded, and makes the interfaces again.
 func TestAnAttemptAfterAnUndoFindsTheInterfaceThatWasMadeAgain(t *testing.T) {
 	t.Parallel()
 	pod, far := wired(t)
