@@ -12,7 +12,6 @@ import (
 
 	"github.com/roce-cni/roce-cni/pkg/base/cnierr"
 	"github.com/roce-cni/roce-cni/pkg/base/netns"
-	"github.com/roce-cni/roce-cni/pkg/plugin/ipam/kv"
 )
 
 // A key consists of strings and addresses. Each string has its length in front,
@@ -87,19 +86,19 @@ func (r *reader) addr() netip.Addr {
 const valueVersion = 1
 
 // versioned returns a reader of what is behind the version of a value.
-func versioned(what string, it kv.Item) reader {
+func versioned(what string, it item) reader {
 	v := reader{b: it.Value}
 	if n := v.byte(); n != valueVersion {
-		kv.Fail(kv.Damagef("version %d of %s %x is unknown", n, what, it.Key))
+		fail(damagef("version %d of %s %x is unknown", n, what, it.Key))
 	}
 	return v
 }
 
 // done is called when an item was read, with the reader of its key if there is one. More
 // bytes than needed are no damage: a later version may append fields.
-func (r reader) done(what string, it kv.Item, key reader) {
+func (r reader) done(what string, it item, key reader) {
 	if r.short || key.short {
-		kv.Fail(kv.Damagef("%s %x is malformed", what, it.Key))
+		fail(damagef("%s %x is malformed", what, it.Key))
 	}
 }
 
@@ -119,7 +118,7 @@ func (o Owner) names() []string {
 func (o Owner) mustEncode() {
 	for _, s := range append(o.names(), o.Netns.Path) {
 		if len(s) > math.MaxUint16 {
-			kv.Fail(cnierr.New(cnierr.BadConfig, "write lease", fmt.Sprintf("%.20q", s), "use shorter names", "a name has %d bytes, at most %d are possible", len(s), math.MaxUint16))
+			fail(cnierr.New(cnierr.BadConfig, "write lease", fmt.Sprintf("%.20q", s), "use shorter names", "a name has %d bytes, at most %d are possible", len(s), math.MaxUint16))
 		}
 	}
 }
@@ -138,7 +137,7 @@ func (r *reader) owner() Owner {
 
 // netnsOf reads only the namespace of a holding. It is the first field for that
 // reason.
-func netnsOf(it kv.Item) netns.Ref {
+func netnsOf(it item) netns.Ref {
 	v := versioned("holding", it)
 	n := v.netns()
 	v.done("holding", it, reader{})
@@ -158,7 +157,7 @@ func (h Holding) encode() []byte {
 	return b
 }
 
-func decodeHolding(it kv.Item) Holding {
+func decodeHolding(it item) Holding {
 	v := versioned("holding", it)
 	h := Holding{Owner: v.owner()}
 	n := binary.BigEndian.Uint16(v.take(2))
@@ -180,7 +179,7 @@ func (r Quarantined) encode() []byte {
 	return appendOwner([]byte{valueVersion, byte(r.State)}, r.Owner)
 }
 
-func decodeQuarantined(it kv.Item) Quarantined {
+func decodeQuarantined(it item) Quarantined {
 	k, v := reader{b: it.Key}, versioned("address in quarantine", it)
 	var r Quarantined
 	r.Pool, r.Freed, r.Addr = k.string(), k.time(), k.addr()

@@ -10,8 +10,6 @@ import (
 	"testing"
 
 	gocmp "github.com/google/go-cmp/cmp"
-
-	"github.com/roce-cni/roce-cni/pkg/plugin/ipam/kv"
 )
 
 func someHolding() Holding {
@@ -32,12 +30,12 @@ func in(t *testing.T) func(fn func()) error {
 func TestValuesSurviveFieldsOfALaterVersion(t *testing.T) {
 	t.Parallel()
 	h := someHolding()
-	got := decodeHolding(kv.Item{Key: []byte("k"), Value: append(h.encode(), "more"...)})
+	got := decodeHolding(item{Key: []byte("k"), Value: append(h.encode(), "more"...)})
 	if diff := gocmp.Diff(h, got, addrs); diff != "" {
 		t.Errorf("(-want +got):\n%s", diff)
 	}
 	r := Quarantined{Spot{"pool", addr(1)}, Conflicted, 9, owner(2)}
-	gotQuarantined := decodeQuarantined(kv.Item{Key: quarantineKey(r.Spot, r.Freed), Value: append(r.encode(), "more"...)})
+	gotQuarantined := decodeQuarantined(item{Key: quarantineKey(r.Spot, r.Freed), Value: append(r.encode(), "more"...)})
 	if diff := gocmp.Diff(r, gotQuarantined, addrs); diff != "" {
 		t.Errorf("(-want +got):\n%s", diff)
 	}
@@ -48,7 +46,7 @@ func TestValuesOfAnotherVersionOrCutShortAreDamage(t *testing.T) {
 	run := in(t)
 	refused := func(what string, fn func()) {
 		t.Helper()
-		if err := run(fn); !errors.Is(err, kv.ErrDamaged) {
+		if err := run(fn); !errors.Is(err, errDamaged) {
 			t.Errorf("%s: got %v", what, err)
 		}
 	}
@@ -56,19 +54,23 @@ func TestValuesOfAnotherVersionOrCutShortAreDamage(t *testing.T) {
 	quarantined := Quarantined{Spot{"pool", addr(1)}, Released, 9, owner(2)}
 	key, value := quarantineKey(quarantined.Spot, quarantined.Freed), quarantined.encode()
 	for n := range len(hold) {
-		refused("a part of a holding", func() { decodeHolding(kv.Item{Key: []byte("k"), Value: hold[:n]}) })
+		refused("a part of a holding", func() { decodeHolding(item{Key: []byte("k"), Value: hold[:n]}) })
 	}
 	for n := range len(value) {
-		refused("a part of an address in quarantine", func() { decodeQuarantined(kv.Item{Key: key, Value: value[:n]}) })
+		refused("a part of an address in quarantine", func() { decodeQuarantined(item{Key: key, Value: value[:n]}) })
 	}
 	for n := range len(key) {
-		refused("a part of its key", func() { decodeQuarantined(kv.Item{Key: key[:n], Value: value}) })
+		refused("a part of its key", func() { decodeQuarantined(item{Key: key[:n], Value: value}) })
+	}
+	aside := appendOwner([]byte{valueVersion}, owner(2))
+	for n := range len(aside) {
+		refused("a part of an address that is set aside", func() { decodeAside(item{Key: asideKey(addr(1)), Value: aside[:n]}) })
 	}
 	hold[0]++
 	value[0]++
-	refused("a holding of another version", func() { decodeHolding(kv.Item{Key: []byte("k"), Value: hold}) })
-	refused("a neighbour of another version", func() { netnsOf(kv.Item{Key: []byte("k"), Value: hold}) })
-	refused("an address of another version", func() { decodeQuarantined(kv.Item{Key: key, Value: value}) })
+	refused("a holding of another version", func() { decodeHolding(item{Key: []byte("k"), Value: hold}) })
+	refused("a neighbour of another version", func() { netnsOf(item{Key: []byte("k"), Value: hold}) })
+	refused("an address of another version", func() { decodeQuarantined(item{Key: key, Value: value}) })
 }
 
 // No two things may share a key, and addresses must sort as addresses.
@@ -110,14 +112,14 @@ func FuzzDecode(f *testing.F) {
 	f.Fuzz(func(t *testing.T, key, value []byte) {
 		run := in(t)
 		var h Holding
-		if run(func() { h = decodeHolding(kv.Item{Key: key, Value: value}) }) == nil {
-			if again := decodeHolding(kv.Item{Key: key, Value: h.encode()}); !gocmp.Equal(h, again, addrs) {
+		if run(func() { h = decodeHolding(item{Key: key, Value: value}) }) == nil {
+			if again := decodeHolding(item{Key: key, Value: h.encode()}); !gocmp.Equal(h, again, addrs) {
 				t.Errorf("%v becomes %v", h, again)
 			}
 		}
 		var r Quarantined
-		if run(func() { r = decodeQuarantined(kv.Item{Key: key, Value: value}) }) == nil {
-			if again := decodeQuarantined(kv.Item{Key: quarantineKey(r.Spot, r.Freed), Value: r.encode()}); !gocmp.Equal(r, again, addrs) {
+		if run(func() { r = decodeQuarantined(item{Key: key, Value: value}) }) == nil {
+			if again := decodeQuarantined(item{Key: quarantineKey(r.Spot, r.Freed), Value: r.encode()}); !gocmp.Equal(r, again, addrs) {
 				t.Errorf("%v becomes %v", r, again)
 			}
 		}

@@ -6,9 +6,8 @@
 // transaction at a time.
 //
 // It never decides which attachment gets an address, and never writes a part of a
-// transaction. It stands between ipam, which decides, and kv, which reads and writes
-// the file. Read this file first for the states of an address, then store.go for the
-// file on disk.
+// transaction: package ipam decides. Read this file first for the states of an address,
+// then store.go for the files on disk, and file.go for how one is read and written.
 package ledger
 
 import (
@@ -23,11 +22,10 @@ import (
 
 	"github.com/roce-cni/roce-cni/pkg/base/netns"
 	"github.com/roce-cni/roce-cni/pkg/plugin/conf"
-	"github.com/roce-cni/roce-cni/pkg/plugin/ipam/kv"
 )
 
 // Ledger has the tables in one transaction, which fails when a method finds damage
-// (kv.Fail). An address goes from free to leased, to quarantine, and back to free. Each
+// (fail). An address goes from free to leased, to quarantine, and back to free. Each
 // step keeps these laws:
 //
 //   - hold has what each owner has leased;
@@ -42,8 +40,8 @@ import (
 type Ledger struct {
 	Now time.Duration
 
-	tx                                     *kv.Tx
-	meta, hold, quarantine, lastOwner, run *kv.Table
+	tx                                     *transaction
+	meta, hold, quarantine, lastOwner, run *table
 }
 
 // version is the version of the tables. A database of another version is not read.
@@ -52,9 +50,9 @@ const version = 3
 func tableNames() []string { return []string{"meta", "hold", "quarantine", "lastOwner", "run"} }
 
 // found fills the table meta of a new database, which is the first of tables.
-func found(tables []*kv.Table, bootID string) {
-	tables[0].Put([]byte("version"), []byte{version})
-	tables[0].Put([]byte("boot"), []byte(bootID))
+func found(tables []*table, bootID string) {
+	tables[0].put([]byte("version"), []byte{version})
+	tables[0].put([]byte("boot"), []byte(bootID))
 }
 
 // errNewer says that a later version of the programs has written the database. It is not
@@ -63,19 +61,19 @@ var errNewer = errors.New("a newer version of roce-cni wrote it")
 
 // open returns the tables of a database. The transaction fails with ErrNone for one of
 // another boot, and with errNewer for one of a later version.
-func open(tx *kv.Tx, bootID string, now time.Duration) *Ledger {
+func open(tx *transaction, bootID string, now time.Duration) *Ledger {
 	names := tableNames()
-	meta := tx.Table(names[0])
+	meta := tx.table(names[0])
 	// A later version may have other tables.
-	switch v := meta.Get([]byte("version")); {
+	switch v := meta.get([]byte("version")); {
 	case len(v) == 1 && v[0] > version:
-		kv.Fail(fmt.Errorf("%w: format %d, and this one reads %d", errNewer, v[0], version))
+		fail(fmt.Errorf("%w: format %d, and this one reads %d", errNewer, v[0], version))
 	case !bytes.Equal(v, []byte{version}):
-		kv.Fail(kv.Damagef("the version is %x, this program reads %d", v, version))
+		fail(damagef("the version is %x, this program reads %d", v, version))
 	}
-	l := &Ledger{Now: now, tx: tx, meta: meta, hold: tx.Table(names[1]), quarantine: tx.Table(names[2]), lastOwner: tx.Table(names[3]), run: tx.Table(names[4])}
-	if string(meta.Get([]byte("boot"))) != bootID {
-		kv.Fail(ErrNone)
+	l := &Ledger{Now: now, tx: tx, meta: meta, hold: tx.table(names[1]), quarantine: tx.table(names[2]), lastOwner: tx.table(names[3]), run: tx.table(names[4])}
+	if string(meta.get([]byte("boot"))) != bootID {
+		fail(ErrNone)
 	}
 	return l
 }
@@ -102,11 +100,11 @@ func (r Quarantined) lastOwnerKey() []byte {
 // Holding returns what an owner has leased: no places if there is nothing.
 func (l *Ledger) Holding(k Key) Holding {
 	key := holdKey(k)
-	v := l.hold.Get(key)
+	v := l.hold.get(key)
 	if v == nil {
 		return Holding{}
 	}
-	return decodeHolding(kv.Item{Key: key, Value: v})
+	return decodeHolding(item{Key: key, Value: v})
 }
 
 // Give leases a free address.
@@ -132,9 +130,9 @@ func (l *Ledger) Save(h Holding) {
 	h.Owner.mustEncode()
 	key := holdKey(h.Owner.Key())
 	if len(h.Places) == 0 {
-		l.hold.Del(key)
+		l.hold.del(key)
 	} else {
-		l.hold.Put(key, h.encode())
+		l.hold.put(key, h.encode())
 	}
 }
 
@@ -149,9 +147,9 @@ func (l *Ledger) Retire(h Holding, which func(Place) State) Holding {
 			continue
 		}
 		r := Quarantined{p.Spot, state, l.Now, h.Owner}
-		l.quarantine.Put(quarantineKey(r.Spot, r.Freed), r.encode())
+		l.quarantine.put(quarantineKey(r.Spot, r.Freed), r.encode())
 		if state != Conflicted {
-			l.lastOwner.Put(r.lastOwnerKey(), appendTime(nil, r.Freed))
+			l.lastOwner.put(r.lastOwnerKey(), appendTime(nil, r.Freed))
 		}
 	}
 	if len(left.Places) < len(h.Places) {
@@ -167,30 +165,30 @@ func (l *Ledger) Free(r Quarantined) {
 }
 
 func (l *Ledger) drop(r Quarantined) {
-	l.quarantine.Del(quarantineKey(r.Spot, r.Freed))
+	l.quarantine.del(quarantineKey(r.Spot, r.Freed))
 	if r.State != Conflicted {
-		l.lastOwner.Del(r.lastOwnerKey())
+		l.lastOwner.del(r.lastOwnerKey())
 	}
 }
 
 // Quarantined yields the addresses of a pool that are in quarantine, in the order
 // of their release. They may be leased and freed during the loop.
 func (l *Ledger) Quarantined(pool string) iter.Seq[Quarantined] {
-	return decoded(l.quarantine.In(appendString(nil, pool)), decodeQuarantined)
+	return decoded(l.quarantine.in(appendString(nil, pool)), decodeQuarantined)
 }
 
 // AllQuarantined yields the addresses in quarantine of all pools.
 func (l *Ledger) AllQuarantined() iter.Seq[Quarantined] {
-	return decoded(l.quarantine.In(nil), decodeQuarantined)
+	return decoded(l.quarantine.in(nil), decodeQuarantined)
 }
 
 // Holdings yields all holdings. They may be retired during the loop.
-func (l *Ledger) Holdings() iter.Seq[Holding] { return decoded(l.hold.In(nil), decodeHolding) }
+func (l *Ledger) Holdings() iter.Seq[Holding] { return decoded(l.hold.in(nil), decodeHolding) }
 
 // decoded yields the items of a table, decoded.
-func decoded[T any](items iter.Seq[kv.Item], decode func(kv.Item) T) iter.Seq[T] {
+func decoded[T any](items iter.Seq[item], decode func(item) T) iter.Seq[T] {
 	return func(yield func(T) bool) {
-		items(func(it kv.Item) bool { return yield(decode(it)) })
+		items(func(it item) bool { return yield(decode(it)) })
 	}
 }
 
@@ -199,10 +197,10 @@ func decoded[T any](items iter.Seq[kv.Item], decode func(kv.Item) T) iter.Seq[T]
 func (l *Ledger) Last(pool string, id [sha256.Size]byte) []Quarantined {
 	var out []Quarantined
 	prefix := lastOwnerKey(pool, id)
-	for it := range l.lastOwner.In(prefix) {
+	for it := range l.lastOwner.in(prefix) {
 		k, v := reader{b: it.Key[len(prefix):]}, reader{b: it.Value}
 		key := quarantineKey(Spot{pool, k.addr()}, v.time())
-		out = append(out, decodeQuarantined(kv.Item{Key: key, Value: l.quarantine.Get(key)})) // which refuses a value that is not there
+		out = append(out, decodeQuarantined(item{Key: key, Value: l.quarantine.get(key)})) // which refuses a value that is not there
 	}
 	return out
 }
@@ -222,7 +220,7 @@ func (l *Ledger) Holder(s Spot) Holding {
 // Neighbour is a holding of which only the namespace has been read.
 type Neighbour struct {
 	Netns netns.Ref
-	item  kv.Item
+	item  item
 }
 
 // Holding reads the rest.
@@ -233,7 +231,7 @@ func (n Neighbour) Holding() Holding { return decodeHolding(n.item) }
 // that look at the first few holdings in each transaction see all holdings over
 // time. They read no more pages than the owner itself needs.
 func (l *Ledger) Neighbours(k Key) iter.Seq[Neighbour] {
-	return decoded(l.hold.Ring(append(holdKey(k), 0)), func(it kv.Item) Neighbour { return Neighbour{netnsOf(it), it} })
+	return decoded(l.hold.ring(append(holdKey(k), 0)), func(it item) Neighbour { return Neighbour{netnsOf(it), it} })
 }
 
 // Aside is an address that a namespace had when the database was rebuilt, and that no
@@ -259,29 +257,29 @@ func asideKey(a netip.Addr) []byte { return appendAddr([]byte(asidePrefix), a) }
 
 // SetAside stores an address that no pool may lease.
 func (l *Ledger) SetAside(a Aside) {
-	l.meta.Put(asideKey(a.Addr), appendOwner([]byte{valueVersion}, a.Owner))
+	l.meta.put(asideKey(a.Addr), appendOwner([]byte{valueVersion}, a.Owner))
 }
 
 // Aside returns what is set aside for an address, and whether there is
 // anything.
 func (l *Ledger) Aside(a netip.Addr) (Aside, bool) {
-	v := l.meta.Get(asideKey(a))
+	v := l.meta.get(asideKey(a))
 	if v == nil {
 		return Aside{}, false
 	}
-	return decodeAside(kv.Item{Key: asideKey(a), Value: v}), true
+	return decodeAside(item{Key: asideKey(a), Value: v}), true
 }
 
 // Asides yields all addresses that are set aside. They may be dropped during
 // the loop.
 func (l *Ledger) Asides() iter.Seq[Aside] {
-	return decoded(l.meta.In([]byte(asidePrefix)), decodeAside)
+	return decoded(l.meta.in([]byte(asidePrefix)), decodeAside)
 }
 
 // DropAside makes an address that is set aside a normal one.
-func (l *Ledger) DropAside(a netip.Addr) { l.meta.Del(asideKey(a)) }
+func (l *Ledger) DropAside(a netip.Addr) { l.meta.del(asideKey(a)) }
 
-func decodeAside(it kv.Item) Aside {
+func decodeAside(it item) Aside {
 	v := versioned("address that is set aside", it)
 	k := reader{b: it.Key[len(asidePrefix):]}
 	out := Aside{k.addr(), v.owner()}

@@ -19,7 +19,6 @@ import (
 
 	"github.com/roce-cni/roce-cni/pkg/base/netns"
 	"github.com/roce-cni/roce-cni/pkg/base/netrange"
-	"github.com/roce-cni/roce-cni/pkg/plugin/ipam/kv"
 )
 
 // always returns a transaction of a function that has no error of its own.
@@ -68,7 +67,7 @@ func content(l *Ledger) (n naive, runs map[string][]netrange.Range) {
 		n.held[h.Owner.Key()] = h
 	}
 	n.quarantined = slices.Collect(l.AllQuarantined())
-	for it := range l.run.In(nil) {
+	for it := range l.run.in(nil) {
 		k := reader{b: it.Key}
 		pool, last := k.string(), k.addr()
 		runs[pool] = append(runs[pool], l.Run(pool, last))
@@ -264,7 +263,7 @@ func TestStepsRefuseWhatTheLawsForbid(t *testing.T) {
 		"free what is leased":          func(l *Ledger) { l.Free(gone) },
 		"retire what is in quarantine": retireTwice,
 	} {
-		if err := s.Update(t.Context(), always(step)); !errors.Is(err, kv.ErrDamaged) {
+		if err := s.Update(t.Context(), always(step)); !errors.Is(err, errDamaged) {
 			t.Errorf("%s: got %v, want ErrDamaged", name, err)
 		}
 	}

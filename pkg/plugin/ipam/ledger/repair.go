@@ -11,8 +11,6 @@ import (
 	"os"
 
 	"golang.org/x/sys/unix"
-
-	"github.com/roce-cni/roce-cni/pkg/plugin/ipam/kv"
 )
 
 // Damaged is the name that a damaged database gets when another one replaces
@@ -31,9 +29,9 @@ func (s Store) Rebuild(ctx context.Context, fn func(why error) (fill func(*Ledge
 	return s.locked(ctx, os.O_RDWR, unix.LOCK_EX, func(lock *os.File) error {
 		why := s.ours(lock)
 		if why == nil {
-			why = s.transact(os.O_RDONLY, kv.Read, (*Ledger).check)
+			why = s.transact(os.O_RDONLY, read, (*Ledger).check)
 		}
-		if !errors.Is(why, kv.ErrDamaged) {
+		if !errors.Is(why, errDamaged) {
 			return why
 		}
 		fill, err := fn(why)
@@ -62,7 +60,7 @@ func (s Store) fill(file *os.File, fill func(*Ledger)) error {
 	if err != nil {
 		return err
 	}
-	return kv.Transact(again, kv.WriteHollow, s.bind(func(l *Ledger) error {
+	return transact(again, writeHollow, s.bind(func(l *Ledger) error {
 		fill(l)
 		return nil
 	}))
@@ -92,7 +90,7 @@ func (l *Ledger) check() error {
 	spots := map[Spot]bool{}
 	add := func(s Spot) {
 		if spots[s] {
-			kv.Fail(kv.Damagef("address %v of pool %q exists twice", s.Addr, s.Pool))
+			fail(damagef("address %v of pool %q exists twice", s.Addr, s.Pool))
 		}
 		spots[s] = true
 	}
@@ -108,31 +106,31 @@ func (l *Ledger) check() error {
 			continue
 		}
 		owned++
-		if !bytes.Equal(l.lastOwner.Get(r.lastOwnerKey()), appendTime(nil, r.Freed)) {
-			kv.Fail(kv.Damagef("address %v of pool %q is in quarantine in one table only", r.Addr, r.Pool))
+		if !bytes.Equal(l.lastOwner.get(r.lastOwnerKey()), appendTime(nil, r.Freed)) {
+			fail(damagef("address %v of pool %q is in quarantine in one table only", r.Addr, r.Pool))
 		}
 	}
-	for range l.lastOwner.In(nil) {
+	for range l.lastOwner.in(nil) {
 		owned--
 	}
 	if owned != 0 {
-		kv.Fail(kv.Damagef("%d addresses are in quarantine in one table only", -owned))
+		fail(damagef("%d addresses are in quarantine in one table only", -owned))
 	}
 	for range l.Asides() { // that each can be read
 	}
 	l.checkRuns(spots)
-	return l.tx.Check()
+	return l.tx.check()
 }
 
 // checkRuns checks that the runs contain all used addresses and no other.
 func (l *Ledger) checkRuns(spots map[Spot]bool) {
-	for it := range l.run.In(nil) {
+	for it := range l.run.in(nil) {
 		k := reader{b: it.Key}
 		pool, last := k.string(), k.addr()
 		r := l.Run(pool, last)
 		for a := r.First; ; a = a.Next() {
 			if !spots[Spot{pool, a}] {
-				kv.Fail(kv.Damagef("address %v of pool %q is in a run, but neither leased nor in quarantine", a, pool))
+				fail(damagef("address %v of pool %q is in a run, but neither leased nor in quarantine", a, pool))
 			}
 			delete(spots, Spot{pool, a})
 			if a == r.Last {
@@ -141,6 +139,6 @@ func (l *Ledger) checkRuns(spots map[Spot]bool) {
 		}
 	}
 	for s := range spots {
-		kv.Fail(kv.Damagef("address %v of pool %q is in no run", s.Addr, s.Pool))
+		fail(damagef("address %v of pool %q is in no run", s.Addr, s.Pool))
 	}
 }

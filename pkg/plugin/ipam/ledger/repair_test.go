@@ -11,7 +11,6 @@ import (
 	"testing"
 
 	"github.com/roce-cni/roce-cni/pkg/base/cnierr"
-	"github.com/roce-cni/roce-cni/pkg/plugin/ipam/kv"
 )
 
 // damage returns what is wrong with a database, nil if nothing is.
@@ -30,18 +29,18 @@ func damage(t *testing.T, s Store) (why error) {
 func TestWhatContradictsItselfIsDamaged(t *testing.T) {
 	t.Parallel()
 	for name, spoil := range map[string]func(*Ledger){
-		"an older version":        func(l *Ledger) { l.meta.Put([]byte("version"), []byte{version - 1}) },
+		"an older version":        func(l *Ledger) { l.meta.put([]byte("version"), []byte{version - 1}) },
 		"a lease that no run has": func(l *Ledger) { l.takeFromRun(Spot{"a", addr(1)}) },
 		"a run without lease":     func(l *Ledger) { l.addToRun(Spot{"a", addr(9)}) },
 		"a lease of two":          func(l *Ledger) { l.Save(Holding{owner(7), []Place{{Spot: Spot{"a", addr(1)}}}}) },
 		"an address in quarantine without its owner": func(l *Ledger) {
-			l.lastOwner.Del(appendAddr(lastOwnerKey("a", owner(2).Identity()), addr(2)))
+			l.lastOwner.del(appendAddr(lastOwnerKey("a", owner(2).Identity()), addr(2)))
 		},
 		"an owner without its address in quarantine": func(l *Ledger) {
-			l.lastOwner.Put(appendAddr(lastOwnerKey("a", owner(8).Identity()), addr(8)), appendTime(nil, 1))
+			l.lastOwner.put(appendAddr(lastOwnerKey("a", owner(8).Identity()), addr(8)), appendTime(nil, 1))
 		},
 		"an owner with another quarantine": func(l *Ledger) {
-			l.lastOwner.Put(appendAddr(lastOwnerKey("a", owner(2).Identity()), addr(2)), appendTime(nil, 1))
+			l.lastOwner.put(appendAddr(lastOwnerKey("a", owner(2).Identity()), addr(2)), appendTime(nil, 1))
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -58,7 +57,7 @@ func TestWhatContradictsItselfIsDamaged(t *testing.T) {
 			if err := s.Update(t.Context(), always(spoil)); err != nil {
 				t.Fatal(err)
 			}
-			if why := damage(t, s); !errors.Is(why, kv.ErrDamaged) {
+			if why := damage(t, s); !errors.Is(why, errDamaged) {
 				t.Errorf("got %v, want damage", why)
 			}
 		})
@@ -145,7 +144,7 @@ func TestALockFileWithoutBootIDEndsNoLease(t *testing.T) {
 					t.Errorf("%s: got %d holdings, %v; want code %d", name, n, err, cnierr.Unreadable)
 				}
 			}
-			if why := damage(t, s); !errors.Is(why, kv.ErrDamaged) {
+			if why := damage(t, s); !errors.Is(why, errDamaged) {
 				t.Errorf("got %v, want damage", why)
 			}
 			if b, err := os.ReadFile(s.lock()); string(b) != content {

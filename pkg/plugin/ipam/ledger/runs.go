@@ -8,7 +8,6 @@ import (
 	"net/netip"
 
 	"github.com/roce-cni/roce-cni/pkg/base/netrange"
-	"github.com/roce-cni/roce-cni/pkg/plugin/ipam/kv"
 )
 
 // Run returns the run of used addresses of a pool that contains a, or the next
@@ -20,7 +19,7 @@ import (
 // the transaction has emptied.
 func (l *Ledger) Run(pool string, a netip.Addr) netrange.Range {
 	prefix := appendString(nil, pool)
-	it := l.run.Ceil(runKey(pool, a))
+	it := l.run.ceil(runKey(pool, a))
 	if !bytes.HasPrefix(it.Key, prefix) {
 		return netrange.Range{}
 	}
@@ -32,7 +31,7 @@ func (l *Ledger) Run(pool string, a netip.Addr) netrange.Range {
 		r.First = v.addr()
 	}
 	if k.short || v.short || r.Last.Less(r.First) || r.First.Is4() != r.Last.Is4() {
-		kv.Fail(kv.Damagef("run %x is malformed", it.Key))
+		fail(damagef("run %x is malformed", it.Key))
 	}
 	return r
 }
@@ -41,7 +40,7 @@ func (l *Ledger) Run(pool string, a netip.Addr) netrange.Range {
 func (l *Ledger) addToRun(s Spot) {
 	right := l.Run(s.Pool, s.Addr)
 	if right.Contains(s.Addr) {
-		kv.Fail(kv.Damagef("address %v of pool %q is in a run already", s.Addr, s.Pool))
+		fail(damagef("address %v of pool %q is in a run already", s.Addr, s.Pool))
 	}
 	grown := netrange.Range{First: s.Addr, Last: s.Addr}
 	if next := s.Addr.Next(); next.IsValid() && right.First == next {
@@ -50,7 +49,7 @@ func (l *Ledger) addToRun(s Spot) {
 	if before := s.Addr.Prev(); before.IsValid() {
 		if left := l.Run(s.Pool, before); left.Last == before {
 			grown.First = left.First
-			l.run.Del(runKey(s.Pool, before))
+			l.run.del(runKey(s.Pool, before))
 		}
 	}
 	l.putRun(s.Pool, grown)
@@ -60,13 +59,13 @@ func (l *Ledger) addToRun(s Spot) {
 func (l *Ledger) takeFromRun(s Spot) {
 	r := l.Run(s.Pool, s.Addr)
 	if !r.Contains(s.Addr) {
-		kv.Fail(kv.Damagef("address %v of pool %q is in no run", s.Addr, s.Pool))
+		fail(damagef("address %v of pool %q is in no run", s.Addr, s.Pool))
 	}
 	if r.First != s.Addr {
 		l.putRun(s.Pool, netrange.Range{First: r.First, Last: s.Addr.Prev()})
 	}
 	if r.Last == s.Addr {
-		l.run.Del(runKey(s.Pool, s.Addr))
+		l.run.del(runKey(s.Pool, s.Addr))
 	} else {
 		l.putRun(s.Pool, netrange.Range{First: s.Addr.Next(), Last: r.Last})
 	}
@@ -79,7 +78,7 @@ func (l *Ledger) putRun(pool string, r netrange.Range) {
 	if r.First != r.Last {
 		first = appendAddr(nil, r.First)
 	}
-	l.run.Put(runKey(pool, r.Last), first)
+	l.run.put(runKey(pool, r.Last), first)
 }
 
 func runKey(pool string, last netip.Addr) []byte { return appendAddr(appendString(nil, pool), last) }

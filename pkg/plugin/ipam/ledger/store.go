@@ -20,7 +20,6 @@ import (
 	"github.com/roce-cni/roce-cni/pkg/base/cnierr"
 	"github.com/roce-cni/roce-cni/pkg/base/flock"
 	"github.com/roce-cni/roce-cni/pkg/base/trusted"
-	"github.com/roce-cni/roce-cni/pkg/plugin/ipam/kv"
 )
 
 const (
@@ -64,17 +63,17 @@ func (s Store) Update(ctx context.Context, fn func(*Ledger) error) error {
 	if err := s.prepare(lock); err != nil {
 		return s.classify(err)
 	}
-	err = s.transact(os.O_RDWR, kv.Write, fn)
+	err = s.transact(os.O_RDWR, write, fn)
 	switch {
 	case errors.Is(err, ErrNone): // the database says so, though the lock file did not
 		err = s.replace(s.blank)
-	case errors.Is(err, kv.ErrHollow):
+	case errors.Is(err, errHollow):
 		err = s.replace(s.copyTo)
 	default:
 		return s.classify(err)
 	}
 	if err == nil {
-		err = s.transact(os.O_RDWR, kv.WriteHollow, fn)
+		err = s.transact(os.O_RDWR, writeHollow, fn)
 	}
 	return s.classify(err)
 }
@@ -82,13 +81,13 @@ func (s Store) Update(ctx context.Context, fn func(*Ledger) error) error {
 // Existing is Update for calls that only take something away. Without a
 // database of this boot it returns ErrNone and makes nothing.
 func (s Store) Existing(ctx context.Context, fn func(*Ledger) error) error {
-	return s.ifAny(ctx, os.O_RDWR, unix.LOCK_EX, func() error { return s.transact(os.O_RDWR, kv.WriteHollow, fn) })
+	return s.ifAny(ctx, os.O_RDWR, unix.LOCK_EX, func() error { return s.transact(os.O_RDWR, writeHollow, fn) })
 }
 
 // View runs fn on the database. fn must change nothing. View makes and changes
 // no file. Without a database of this boot it returns ErrNone.
 func (s Store) View(ctx context.Context, fn func(*Ledger) error) error {
-	return s.ifAny(ctx, os.O_RDONLY, unix.LOCK_SH, func() error { return s.transact(os.O_RDONLY, kv.Read, fn) })
+	return s.ifAny(ctx, os.O_RDONLY, unix.LOCK_SH, func() error { return s.transact(os.O_RDONLY, read, fn) })
 }
 
 // Try runs fn on a copy of the database, or on an empty one if there is none.
@@ -98,7 +97,7 @@ func (s Store) Try(ctx context.Context, fn func(*Ledger) error) error {
 	if err != nil {
 		return s.classify(err)
 	}
-	return s.classify(kv.Transact(file, kv.Forget, s.bind(fn)))
+	return s.classify(transact(file, forget, s.bind(fn)))
 }
 
 // ifAny runs fn under the lock, if there is a lock file and it is of this boot.
@@ -149,7 +148,7 @@ func (s Store) boot(lock *os.File) (string, error) {
 	if _, err := os.Stat(s.db()); errors.Is(err, fs.ErrNotExist) {
 		return "", nil
 	}
-	return "", kv.Damagef("%s has no boot ID", lockName)
+	return "", damagef("%s has no boot ID", lockName)
 }
 
 // isBootID says whether a text is a UUID in the kernel's form ("%pU" in
@@ -210,7 +209,7 @@ func (s Store) sign(lock *os.File) error {
 }
 
 // transact opens the database and runs fn in one transaction.
-func (s Store) transact(flags int, m kv.Mode, fn func(*Ledger) error) error {
+func (s Store) transact(flags int, m mode, fn func(*Ledger) error) error {
 	file, err := os.OpenFile(s.db(), flags|unix.O_NOFOLLOW, 0)
 	if errors.Is(err, fs.ErrNotExist) {
 		return ErrNone
@@ -218,12 +217,12 @@ func (s Store) transact(flags int, m kv.Mode, fn func(*Ledger) error) error {
 	if err != nil {
 		return err
 	}
-	return kv.Transact(file, m, s.bind(fn))
+	return transact(file, m, s.bind(fn))
 }
 
 // bind passes the tables of a transaction to fn.
-func (s Store) bind(fn func(*Ledger) error) func(*kv.Tx) error {
-	return func(tx *kv.Tx) error { return fn(open(tx, s.BootID, s.Now())) }
+func (s Store) bind(fn func(*Ledger) error) func(*transaction) error {
+	return func(tx *transaction) error { return fn(open(tx, s.BootID, s.Now())) }
 }
 
 // replace makes a database with fn, which may close the file. It uses another
@@ -245,12 +244,12 @@ func (s Store) replace(fn func(*os.File) error) error {
 
 // blank makes a file an empty database.
 func (s Store) blank(file *os.File) error {
-	return kv.Create(file, tableNames(), func(tables []*kv.Table) { found(tables, s.BootID) })
+	return create(file, tableNames(), func(tables []*table) { found(tables, s.BootID) })
 }
 
 // copyTo makes a file the database without free pages.
 func (s Store) copyTo(file *os.File) error {
-	return s.transact(os.O_RDONLY, kv.Read, func(l *Ledger) error { return l.tx.Copy(file) })
+	return s.transact(os.O_RDONLY, read, func(l *Ledger) error { return l.tx.copy(file) })
 }
 
 // private copies the database into memory that ends with the returned file, so
@@ -268,7 +267,7 @@ func (s Store) private(ctx context.Context) (*os.File, error) {
 	}
 	other := os.NewFile(uintptr(dup), s.db())
 	defer other.Close()
-	err = s.View(ctx, func(l *Ledger) error { return l.tx.Copy(other) })
+	err = s.View(ctx, func(l *Ledger) error { return l.tx.copy(other) })
 	if errors.Is(err, ErrNone) {
 		err = s.blank(other)
 	}
@@ -286,12 +285,12 @@ func (s Store) classify(err error) error {
 	switch {
 	case err == nil, errors.Is(err, ErrNone), errors.As(err, &coded):
 		return err
-	case errors.Is(err, kv.ErrDamaged):
+	case errors.Is(err, errDamaged):
 		return cnierr.New(cnierr.Unreadable, "read lease database", s.db(),
 			"run rocectl repair on the node: it shows what it would rebuild, and does it with --yes", "%w", err)
 	case errors.Is(err, errNewer):
 		return cnierr.New(cnierr.Unreadable, "read lease database", s.db(), "install the version of roce-cni that wrote it, or newer", "%w", err)
-	case errors.Is(err, kv.ErrBusy):
+	case errors.Is(err, errBusy):
 		return cnierr.New(cnierr.TryAgain, "lock leases", s.db(), "close the program that has the lease database open", "%w", err)
 	case errors.As(err, &path):
 		return &cnierr.Error{Code: cnierr.IO, Op: path.Op, Subject: path.Path, Err: path.Err}

@@ -16,7 +16,6 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/roce-cni/roce-cni/pkg/base/cnierr"
-	"github.com/roce-cni/roce-cni/pkg/plugin/ipam/kv"
 )
 
 // give leases an address to owner n.
@@ -223,7 +222,7 @@ func TestWhatAKilledCreationLeavesIsOvercome(t *testing.T) {
 func TestADatabaseOfANewerVersionIsNewerAndNotDamaged(t *testing.T) {
 	t.Parallel()
 	s, _ := store(t)
-	err := s.Update(t.Context(), always(func(l *Ledger) { l.meta.Put([]byte("version"), []byte{version + 1}) }))
+	err := s.Update(t.Context(), always(func(l *Ledger) { l.meta.put([]byte("version"), []byte{version + 1}) }))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -388,7 +387,7 @@ func TestErrorsOfTheCallerPass(t *testing.T) {
 	if err := s.Update(t.Context(), func(*Ledger) error { return mine }); !errors.Is(err, mine) {
 		t.Errorf("got %v, want %v", err, mine)
 	}
-	if err := s.Update(t.Context(), always(func(*Ledger) { kv.Fail(kv.Damagef("so it is")) })); cnierr.CodeOf(err) != cnierr.Unreadable {
+	if err := s.Update(t.Context(), always(func(*Ledger) { fail(damagef("so it is")) })); cnierr.CodeOf(err) != cnierr.Unreadable {
 		t.Errorf("got %v, want code %d", err, cnierr.Unreadable)
 	}
 }

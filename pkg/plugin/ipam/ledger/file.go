@@ -1,13 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The roce-cni authors
 
-// Package kv keeps sorted keys and values in named tables of one file, which
-// is a bbolt database that is opened for one transaction at a time.
-//
-// A file that bbolt cannot read is ErrDamaged, and never a panic of the caller; Tx.Check
-// and Transact say what is not caught. The package neither locks nor names files, and
-// knows nothing of leases; package ledger does. Read this file first.
-package kv
+package ledger
 
 import (
 	"errors"
@@ -22,8 +16,12 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// ErrHollow says that a file has so many free pages that it should be copied.
-var ErrHollow = errors.New("too many free pages")
+// errHollow says that a file has so many free pages that it should be copied.
+var errHollow = errors.New("too many free pages")
+
+// A file is a bbolt database with sorted keys and values in named tables, which is opened for
+// one transaction at a time. One that bbolt cannot read is errDamaged, and never a panic of
+// the caller; transaction.check and transact say what is not caught.
 
 // pageSize is set when a file is made, so that it is the same on every kernel.
 const pageSize = 4096
@@ -32,7 +30,7 @@ const pageSize = 4096
 // in each transaction, so one peak of use would make all later ones slower.
 const maxHollow = 512
 
-// reserve is how many bytes behind its last page a file has space for after each Write. bbolt
+// reserve is how many bytes behind its last page a file has space for after each write. bbolt
 // writes each page that changes to another place, so without space nothing could be deleted.
 const reserve = 64 * pageSize
 
@@ -40,60 +38,60 @@ const reserve = 64 * pageSize
 // Each of the next inserts would split a fuller one.
 const fillPercent = 0.7
 
-// Mode says how a transaction may end.
-type Mode int
+// mode says how a transaction may end.
+type mode int
 
 // The modes.
 const (
-	Read        Mode = iota // no change: the file may be open for reading only
-	Write                   // it is committed, but a hollow file is ErrHollow; the file gets its reserve
-	WriteHollow             // it is committed, also on a full file system
-	Forget                  // it is rolled back
+	read        mode = iota // no change: the file may be open for reading only
+	write                   // it is committed, but a hollow file is errHollow; the file gets its reserve
+	writeHollow             // it is committed, also on a full file system
+	forget                  // it is rolled back
 )
 
-// Tx is a transaction.
-type Tx struct {
+// transaction is one of bbolt, with the tables that are open in it.
+type transaction struct {
 	tx     *bolt.Tx
-	tables []*Table
+	tables []*table
 }
 
-// Table opens a table. A missing table is damage.
-func (tx *Tx) Table(name string) *Table {
+// table opens a table. A missing table is damage.
+func (tx *transaction) table(name string) *table {
 	b := tx.tx.Bucket([]byte(name))
 	if b == nil {
-		Fail(Damagef("there is no table %s", name))
+		fail(damagef("there is no table %s", name))
 	}
-	t := &Table{name: name, bucket: b}
+	t := &table{name: name, bucket: b}
 	tx.tables = append(tx.tables, t)
 	return t
 }
 
-// Check returns what bbolt finds wrong with the pages of the file, as ErrDamaged. Call
+// check returns what bbolt finds wrong with the pages of the file, as errDamaged. Call
 // it only after all tables have been read: bbolt checks in a goroutine of its own, and
 // there a fault on memory behind the end of the file ends the process.
-func (tx *Tx) Check() error {
+func (tx *transaction) check() error {
 	var first error
 	for err := range tx.tx.Check() { // to the end: bbolt's goroutine waits for the reader
 		if first == nil {
-			first = Damagef("%v", err)
+			first = damagef("%v", err)
 		}
 	}
 	return first
 }
 
 // changed says whether there is anything to commit.
-func (tx *Tx) changed() bool {
-	return slices.ContainsFunc(tx.tables, func(t *Table) bool { return t.changes > 0 })
+func (tx *transaction) changed() bool {
+	return slices.ContainsFunc(tx.tables, func(t *table) bool { return t.changes > 0 })
 }
 
-// Fail ends the transaction in which it is called, with a panic: Transact or Create rolls
-// back and returns err. So neither this package nor its users have an error for each read
-// of a file that may be damaged, on which bbolt panics anyway.
-func Fail(err error) { panic(failure{err}) }
+// fail ends the transaction in which it is called, with a panic: transact or create rolls
+// back and returns err. So a read of a file that may be damaged, on which bbolt panics
+// anyway, returns no error.
+func fail(err error) { panic(failure{err}) }
 
 type failure struct{ error }
 
-// attempt returns the error of fn, also that of a Fail.
+// attempt returns the error of fn, also one that it gave to fail.
 func attempt(fn func() error) (err error) {
 	defer func() {
 		switch p := recover().(type) {
@@ -107,50 +105,50 @@ func attempt(fn func() error) (err error) {
 	return fn()
 }
 
-// Transact runs fn in one transaction on a file, and closes the file. It
+// transact runs fn in one transaction on a file, and closes the file. It
 // commits the changes of fn if fn returns nil and the mode allows it.
 //
 // bbolt panics on most damage, and faults on memory that is mapped from a file that is too
-// short. Transact returns ErrDamaged for both. It does not catch pages that lead back to
+// short. transact returns errDamaged for both. It does not catch pages that lead back to
 // themselves: bbolt follows them until the process has no stack or no memory left.
-func Transact(file *os.File, m Mode, fn func(*Tx) error) (err error) {
+func transact(file *os.File, m mode, fn func(*transaction) error) (err error) {
 	defer debug.SetPanicOnFault(debug.SetPanicOnFault(true))
 	defer func() {
 		if p := recover(); p != nil {
 			// Closing the database would wait for locks that the panic left
 			// locked. The mapping is lost. It keeps the file open, so the flock
 			// has to be released by hand.
-			err = errors.Join(Damagef("%v", p), unix.Flock(int(file.Fd()), unix.LOCK_UN), file.Close())
+			err = errors.Join(damagef("%v", p), unix.Flock(int(file.Fd()), unix.LOCK_UN), file.Close())
 		}
 	}()
 	if err := notEmpty(file); err != nil {
 		return errors.Join(err, file.Close())
 	}
-	db, err := open(file, m)
+	db, err := openFile(file, m)
 	if err != nil {
 		return err
 	}
-	if m == Write && db.Stats().FreePageN > maxHollow {
-		return errors.Join(ErrHollow, db.Close())
+	if m == write && db.Stats().FreePageN > maxHollow {
+		return errors.Join(errHollow, db.Close())
 	}
-	tx, err := db.Begin(m != Read)
+	tx, err := db.Begin(m != read)
 	if err != nil {
 		return errors.Join(err, db.Close())
 	}
-	ours := &Tx{tx: tx}
+	ours := &transaction{tx: tx}
 	err = attempt(func() error { return fn(ours) })
-	if err != nil || !ours.changed() || m == Forget {
+	if err != nil || !ours.changed() || m == forget {
 		return errors.Join(err, tx.Rollback(), db.Close())
 	}
 	end := tx.Size()
-	if m == Write {
+	if m == write {
 		err = allocate(file, end)
 	}
 	if err != nil {
 		return errors.Join(err, tx.Rollback(), db.Close())
 	}
 	err = tx.Commit()
-	if err == nil && m == Write {
+	if err == nil && m == write {
 		err = allocate(file, end) // bbolt cuts off what is behind when it makes a file larger
 	}
 	return errors.Join(err, db.Close())
@@ -175,28 +173,28 @@ func allocate(file *os.File, end int64) error {
 func notEmpty(file *os.File) error {
 	info, err := file.Stat()
 	if err == nil && info.Mode().IsRegular() && info.Size() < 2*pageSize {
-		err = Damagef("the file has %d bytes", info.Size())
+		err = damagef("the file has %d bytes", info.Size())
 	}
 	return err
 }
 
-// Create makes an empty file a database with empty tables, lets fn fill them,
+// create makes an empty file a database with empty tables, lets fn fill them,
 // and closes the file.
-func Create(file *os.File, names []string, fn func([]*Table)) error {
-	db, err := open(file, WriteHollow)
+func create(file *os.File, names []string, fn func([]*table)) error {
+	db, err := openFile(file, writeHollow)
 	if err != nil {
 		return err
 	}
 	err = attempt(func() error {
 		return db.Update(func(tx *bolt.Tx) error {
-			tables := make([]*Table, len(names))
+			tables := make([]*table, len(names))
 			for i, name := range names {
 				b, err := tx.CreateBucket([]byte(name))
 				if err != nil {
 					return err
 				}
 				b.FillPercent = fillPercent
-				tables[i] = &Table{name: name, bucket: b}
+				tables[i] = &table{name: name, bucket: b}
 			}
 			fn(tables)
 			return nil
@@ -205,30 +203,30 @@ func Create(file *os.File, names []string, fn func([]*Table)) error {
 	return errors.Join(err, db.Close())
 }
 
-// Copy puts the open tables into an empty file, with only the pages that they
+// copy puts the open tables into an empty file, with only the pages that they
 // need, and closes that file.
-func (tx *Tx) Copy(file *os.File) error {
+func (tx *transaction) copy(file *os.File) error {
 	names := make([]string, len(tx.tables))
 	for i, t := range tx.tables {
 		names[i] = t.name
 	}
-	return Create(file, names, func(to []*Table) {
+	return create(file, names, func(to []*table) {
 		for i, t := range tx.tables {
-			for it := range t.In(nil) {
-				to[i].Put(it.Key, it.Value)
+			for it := range t.in(nil) {
+				to[i].put(it.Key, it.Value)
 			}
 		}
 	})
 }
 
-// open opens a file with bbolt. bbolt closes the file, also when it returns an
+// openFile opens a file with bbolt. bbolt closes the file, also when it returns an
 // error.
-func open(file *os.File, m Mode) (*bolt.DB, error) {
+func openFile(file *os.File, m mode) (*bolt.DB, error) {
 	db, err := bolt.Open(file.Name(), 0o600, &bolt.Options{
 		// The caller has the file alone. Only a foreign program, such as
 		// bbolt's own tool, may have it open.
 		Timeout:    time.Second,
-		ReadOnly:   m == Read,
+		ReadOnly:   m == read,
 		NoSync:     true, // the content of the page cache survives a kill
 		NoGrowSync: true,
 		PageSize:   pageSize,
@@ -236,21 +234,21 @@ func open(file *os.File, m Mode) (*bolt.DB, error) {
 	})
 	switch {
 	case errors.Is(err, bolterrors.ErrTimeout):
-		return nil, ErrBusy
+		return nil, errBusy
 	case errors.Is(err, bolterrors.ErrInvalid), errors.Is(err, bolterrors.ErrVersionMismatch), errors.Is(err, bolterrors.ErrChecksum):
-		return nil, Damagef("%v", err)
+		return nil, damagef("%v", err)
 	}
 	return db, err
 }
 
-// ErrBusy says that another program has opened the file.
-var ErrBusy = errors.New("another program has it open")
+// errBusy says that another program has opened the file.
+var errBusy = errors.New("another program has it open")
 
-// ErrDamaged is the cause of every error about the content of a file. Errors of
+// errDamaged is the cause of every error about the content of a file. Errors of
 // the file system do not have it.
-var ErrDamaged = errors.New("damaged")
+var errDamaged = errors.New("damaged")
 
-// Damagef returns an error about the content of a file.
-func Damagef(format string, args ...any) error {
-	return fmt.Errorf("%w: "+format, append([]any{ErrDamaged}, args...)...)
+// damagef returns an error about the content of a file.
+func damagef(format string, args ...any) error {
+	return fmt.Errorf("%w: "+format, append([]any{errDamaged}, args...)...)
 }

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The roce-cni authors
 
-package kv
+package ledger
 
 import (
 	"bytes"
@@ -12,21 +12,21 @@ import (
 	bolt "go.etcd.io/bbolt"
 )
 
-// Table has sorted keys with their values. Keys and values that it returns are
+// table has sorted keys with their values. Keys and values that it returns are
 // valid until the end of the transaction. Do not change keys and values that
-// you gave it before that. Damage ends the transaction: see Fail.
-type Table struct {
+// you gave it before that. Damage ends the transaction: see fail.
+type table struct {
 	name    string
 	bucket  *bolt.Bucket
 	changes int // in this transaction
 }
 
-// Item is one key of a table with its value. A nil key means that there is no
+// item is one key of a table with its value. A nil key means that there is no
 // item.
-type Item struct{ Key, Value []byte }
+type item struct{ Key, Value []byte }
 
-// Get returns the value of a key, nil if there is none.
-func (t *Table) Get(key []byte) []byte {
+// get returns the value of a key, nil if there is none.
+func (t *table) get(key []byte) []byte {
 	v := t.bucket.Get(key)
 	if v == nil {
 		return nil
@@ -34,27 +34,27 @@ func (t *Table) Get(key []byte) []byte {
 	return t.unseal(key, v)
 }
 
-// Ceil returns the first item at or after a key. Its key is nil if there is
+// ceil returns the first item at or after a key. Its key is nil if there is
 // none.
-func (t *Table) Ceil(key []byte) Item { return t.found(t.bucket.Cursor().Seek(key)) }
+func (t *table) ceil(key []byte) item { return t.found(t.bucket.Cursor().Seek(key)) }
 
-func (t *Table) found(key, sealed []byte) Item {
+func (t *table) found(key, sealed []byte) item {
 	if key == nil {
-		return Item{}
+		return item{}
 	}
-	return Item{key, t.unseal(key, sealed)}
+	return item{key, t.unseal(key, sealed)}
 }
 
-// In yields the items with keys that start with prefix, in order. The table may change
+// in yields the items with keys that start with prefix, in order. The table may change
 // during the loop.
-func (t *Table) In(prefix []byte) iter.Seq[Item] {
+func (t *table) in(prefix []byte) iter.Seq[item] {
 	return t.from(prefix, func(key []byte) bool { return bytes.HasPrefix(key, prefix) })
 }
 
-// Ring yields all items, beginning at start. After the last item it goes on with the
+// ring yields all items, beginning at start. After the last item it goes on with the
 // first. The table may change during the loop.
-func (t *Table) Ring(start []byte) iter.Seq[Item] {
-	return func(yield func(Item) bool) {
+func (t *table) ring(start []byte) iter.Seq[item] {
+	return func(yield func(item) bool) {
 		for it := range t.from(start, func([]byte) bool { return true }) {
 			if !yield(it) {
 				return
@@ -65,8 +65,8 @@ func (t *Table) Ring(start []byte) iter.Seq[Item] {
 }
 
 // from yields the items at and after a key, as long as in returns true for their keys.
-func (t *Table) from(key []byte, in func(key []byte) bool) iter.Seq[Item] {
-	return func(yield func(Item) bool) {
+func (t *table) from(key []byte, in func(key []byte) bool) iter.Seq[item] {
+	return func(yield func(item) bool) {
 		c := t.bucket.Cursor()
 		it := t.found(c.Seek(key))
 		for it.Key != nil && in(it.Key) {
@@ -83,39 +83,39 @@ func (t *Table) from(key []byte, in func(key []byte) bool) iter.Seq[Item] {
 	}
 }
 
-// Put sets the value of a key.
-func (t *Table) Put(key, value []byte) {
+// put sets the value of a key.
+func (t *table) put(key, value []byte) {
 	t.changes++
 	if err := t.bucket.Put(key, binary.BigEndian.AppendUint32(value[:len(value):len(value)], t.sum(key, value))); err != nil {
-		Fail(err)
+		fail(err)
 	}
 }
 
-// Del removes a key, which must be there.
-func (t *Table) Del(key []byte) {
-	if t.Get(key) == nil {
-		Fail(Damagef("%s %x is missing", t.name, key))
+// del removes a key, which must be there.
+func (t *table) del(key []byte) {
+	if t.get(key) == nil {
+		fail(damagef("%s %x is missing", t.name, key))
 	}
 	t.changes++
 	if err := t.bucket.Delete(key); err != nil {
-		Fail(err)
+		fail(err)
 	}
 }
 
 const sumSize = 4
 
 // unseal checks and removes the checksum of a value.
-func (t *Table) unseal(key, v []byte) []byte {
+func (t *table) unseal(key, v []byte) []byte {
 	end := len(v) - sumSize
 	if end < 0 || binary.BigEndian.Uint32(v[end:]) != t.sum(key, v[:end]) {
-		Fail(Damagef("the checksum of %s %x does not fit", t.name, key))
+		fail(damagef("the checksum of %s %x does not fit", t.name, key))
 	}
 	return v[:end]
 }
 
 // sum is the checksum of an item. It covers the key, the value and the table's name, so
 // that an item of another table does not pass for one of this table.
-func (t *Table) sum(key, value []byte) uint32 {
+func (t *table) sum(key, value []byte) uint32 {
 	h := fnv.New32a()
 	for _, part := range [][]byte{[]byte(t.name), key, value} {
 		_, _ = h.Write(part) // it returns no error

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The roce-cni authors
 
-package kv
+package ledger
 
 import (
 	"bytes"
@@ -24,18 +24,18 @@ const (
 // of its tables.
 func sample(t *testing.T) (file []byte, a, b model) {
 	t.Helper()
-	path := create(t)
-	put(t, path, 300)
-	err := transact(path, WriteHollow, func(a, b *Table) error {
-		k := []byte(key(1))
-		a.Del(k)
-		b.Del(k)
+	path := newTables(t)
+	fillTables(t, path, 300)
+	err := onTables(path, writeHollow, func(a, b *table) error {
+		k := []byte(testKey(1))
+		a.del(k)
+		b.del(k)
 		return nil
 	})
 	if err != nil {
 		t.Fatal(err)
 	}
-	if a, b, err = read(path); err != nil {
+	if a, b, err = readTables(path); err != nil {
 		t.Fatal(err)
 	}
 	if file, err = os.ReadFile(path); err != nil {
@@ -54,13 +54,13 @@ func damaged(t *testing.T, file []byte) string {
 	return path
 }
 
-// check returns what Check finds in a file.
-func check(path string) error {
+// checkPages returns what check finds in a file.
+func checkPages(path string) error {
 	f, err := os.Open(path)
 	if err != nil {
 		return err
 	}
-	return Transact(f, Read, func(tx *Tx) error { return tx.Check() })
+	return transact(f, read, func(tx *transaction) error { return tx.check() })
 }
 
 func TestWhatIsNoDatabaseIsDamaged(t *testing.T) {
@@ -77,11 +77,11 @@ func TestWhatIsNoDatabaseIsDamaged(t *testing.T) {
 		"noise":   noise,
 	} {
 		path := damaged(t, file)
-		if _, _, err := read(path); !errors.Is(err, ErrDamaged) {
-			t.Errorf("%s: reading returns %v, want ErrDamaged", name, err)
+		if _, _, err := readTables(path); !errors.Is(err, errDamaged) {
+			t.Errorf("%s: reading returns %v, want errDamaged", name, err)
 		}
-		if err := transact(path, Write, func(_, _ *Table) error { return nil }); !errors.Is(err, ErrDamaged) {
-			t.Errorf("%s: writing returns %v, want ErrDamaged", name, err)
+		if err := onTables(path, write, func(_, _ *table) error { return nil }); !errors.Is(err, errDamaged) {
+			t.Errorf("%s: writing returns %v, want errDamaged", name, err)
 		}
 		if after, err := os.ReadFile(path); err != nil || !bytes.Equal(after, file) {
 			t.Errorf("%s: the file was changed (%v)", name, err)
@@ -94,8 +94,8 @@ func TestATruncatedFileIsDamaged(t *testing.T) {
 	t.Parallel()
 	file, a, b := sample(t)
 	for size := 0; size < len(file); size += 5 * pageSize {
-		gotA, gotB, err := read(damaged(t, file[:size]))
-		if !errors.Is(err, ErrDamaged) && (err != nil || !maps.Equal(a, gotA) || !maps.Equal(b, gotB)) {
+		gotA, gotB, err := readTables(damaged(t, file[:size]))
+		if !errors.Is(err, errDamaged) && (err != nil || !maps.Equal(a, gotA) || !maps.Equal(b, gotB)) {
 			t.Errorf("%d of %d bytes: got %v, and %d and %d items", size, len(file), err, len(gotA), len(gotB))
 		}
 	}
@@ -108,9 +108,9 @@ func TestAPageOfZeroesIsDamaged(t *testing.T) {
 	for at := 2 * pageSize; at < len(file); at += pageSize {
 		page := bytes.Clone(file[at:][:pageSize])
 		clear(file[at:][:pageSize])
-		gotA, gotB, err := read(damaged(t, file))
+		gotA, gotB, err := readTables(damaged(t, file))
 		switch {
-		case errors.Is(err, ErrDamaged):
+		case errors.Is(err, errDamaged):
 			found++
 		case err != nil || !maps.Equal(a, gotA) || !maps.Equal(b, gotB):
 			t.Errorf("page %d: got %v, and %d and %d items", at/pageSize, err, len(gotA), len(gotB))
@@ -124,8 +124,8 @@ func TestAPageOfZeroesIsDamaged(t *testing.T) {
 
 func TestAChangedValueIsDamaged(t *testing.T) {
 	t.Parallel()
-	path := create(t)
-	if err := transact(path, Write, set("key", "10.0.0.1")); err != nil {
+	path := newTables(t)
+	if err := onTables(path, write, putPair("key", "10.0.0.1")); err != nil {
 		t.Fatal(err)
 	}
 	file, err := os.ReadFile(path)
@@ -133,16 +133,16 @@ func TestAChangedValueIsDamaged(t *testing.T) {
 		t.Fatal(err)
 	}
 	file = bytes.ReplaceAll(file, []byte("10.0.0.1"), []byte("10.0.0.2"))
-	for name, do := range map[string]func(*Table){
-		"Get":  func(a *Table) { a.Get([]byte("key")) },
-		"Ceil": func(a *Table) { a.Ceil(nil) },
+	for name, do := range map[string]func(*table){
+		"Get":  func(a *table) { a.get([]byte("key")) },
+		"Ceil": func(a *table) { a.ceil(nil) },
 	} {
-		err := transact(damaged(t, file), Write, func(a, _ *Table) error {
+		err := onTables(damaged(t, file), write, func(a, _ *table) error {
 			do(a)
 			return nil
 		})
-		if !errors.Is(err, ErrDamaged) {
-			t.Errorf("%s: got %v, want ErrDamaged", name, err)
+		if !errors.Is(err, errDamaged) {
+			t.Errorf("%s: got %v, want errDamaged", name, err)
 		}
 	}
 }
@@ -152,7 +152,7 @@ func TestAChangedValueIsDamaged(t *testing.T) {
 func TestCheckFindsWhatNoReadingMeets(t *testing.T) {
 	t.Parallel()
 	file, _, _ := sample(t)
-	if err := check(damaged(t, file)); err != nil {
+	if err := checkPages(damaged(t, file)); err != nil {
 		t.Fatalf("a sound file: %v", err)
 	}
 	for at := 2 * pageSize; at < len(file); at += pageSize {
@@ -163,10 +163,10 @@ func TestCheckFindsWhatNoReadingMeets(t *testing.T) {
 		}
 	}
 	path := damaged(t, file)
-	if _, _, err := read(path); err != nil {
+	if _, _, err := readTables(path); err != nil {
 		t.Errorf("reading: %v", err)
 	}
-	if err := check(path); !errors.Is(err, ErrDamaged) {
-		t.Errorf("Check returns %v, want ErrDamaged", err)
+	if err := checkPages(path); !errors.Is(err, errDamaged) {
+		t.Errorf("check returns %v, want errDamaged", err)
 	}
 }
