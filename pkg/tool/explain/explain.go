@@ -164,14 +164,19 @@ func matchAll(parts []*regexp.Regexp, log string) bool {
 
 // pattern returns the expression for one of Texts, or for a part of it. It begins with a
 // literal and has no (?i): those make regexp a hundred times slower in a long log, so the text is in lower
-// case. A blank may be the end of a line, because mail and kubectl describe wrap.
+// case. A blank may be the end of a line, because mail and kubectl describe wrap. A number at
+// the end is a whole one: errno 12 is not in errno 121.
 func pattern(text string) *regexp.Regexp {
 	expr := regexp.QuoteMeta(strings.ToLower(alike(text)))
-	return regexp.MustCompile(strings.NewReplacer(
+	expr = strings.NewReplacer(
 		" … ", `[ \n](?:[^\n]*?[ \n])?`,
 		"…", `[^\n]*?`,
 		" ", `[ \n]`,
-	).Replace(expr))
+	).Replace(expr)
+	if last := expr[len(expr)-1]; '0' <= last && last <= '9' {
+		expr += `\b`
+	}
+	return regexp.MustCompile(expr)
 }
 
 // Plain returns a text without the colours of terminals, and with the quotation marks
