@@ -46,7 +46,7 @@ var spreads = []struct { //nolint:gochecknoglobals // a table
 // of living pods. Pods come and go, one each second, so that about 120
 // addresses are in quarantine.
 func leases(ctx context.Context, o options, out io.Writer) (missed int, err error) {
-	dir, err := os.MkdirTemp(fastDir(), "rocebench-leases-")
+	dir, err := os.MkdirTemp("/run", "rocebench-leases-") // a tmpfs, as for a node's leases
 	if err != nil {
 		return 0, err
 	}

@@ -110,15 +110,6 @@ func (w *world) wire(node *cnitest.Netns, rail int) error {
 		link set dev leaf0 up`, gateway4(rail), gateway6(rail)))
 }
 
-// fastDir is where state belongs: on a tmpfs, as /run is.
-func fastDir() string {
-	const shm = "/dev/shm"
-	if info, err := os.Stat(shm); err == nil && info.IsDir() {
-		return shm
-	}
-	return ""
-}
-
 // remove removes everything that the world has made.
 func (w *world) remove() {
 	for _, ns := range w.made {
