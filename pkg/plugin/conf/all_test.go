@@ -138,3 +138,13 @@ func TestMTUMustBeEnoughForTheFamilies(t *testing.T) {
 		}
 	}
 }
+
+func TestFaultsHaveOneOrder(t *testing.T) {
+	t.Parallel()
+	for range 20 {
+		_, err := conf.Parse(input(`"rdma": {"mode": "shared", "trafficClass": 96, "tos": 96}`))
+		if diff := cmp.Diff([]string{"rdma.tos", "rdma.trafficClass"}, subjects(t, err)); diff != "" {
+			t.Fatalf("(-want +got):\n%s", diff)
+		}
+	}
+}

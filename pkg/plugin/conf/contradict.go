@@ -117,9 +117,12 @@ func routingOf(r Request, rail int) string {
 // contradictoryRDMA refuses settings for a device that does not move into the
 // pod: they would change the host and every pod.
 func contradictoryRDMA(r RDMA, f *strict.Faults) {
-	for key, given := range map[string]bool{"rdma.tos": r.TOS != nil, "rdma.trafficClass": r.TrafficClass != nil} {
-		if given && r.Mode != RDMAExclusive {
-			f.Add(cnierr.BadConfig, key, `set rdma.mode to exclusive, or set it on the node: cma_roce_tos -d DEVICE -t TOS`,
+	for _, one := range []struct {
+		key   string
+		value *uint8
+	}{{"rdma.tos", r.TOS}, {"rdma.trafficClass", r.TrafficClass}} {
+		if one.value != nil && r.Mode != RDMAExclusive {
+			f.Add(cnierr.BadConfig, one.key, `set rdma.mode to exclusive, or set it on the node: cma_roce_tos -d DEVICE -t TOS`,
 				"pods share the device, so it keeps the host's value")
 		}
 	}

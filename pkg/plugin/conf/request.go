@@ -247,9 +247,6 @@ func (p IPAM) LeasePool() string {
 	return p.Pool
 }
 
-// Route has this name in the list of what is API (ADR 38).
-type Route = pool.Route
-
 // RoutingMode says where routes go.
 type RoutingMode string
 

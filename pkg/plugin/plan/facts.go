@@ -10,6 +10,7 @@ import (
 
 	"github.com/roce-cni/roce-cni/pkg/base/netns"
 	"github.com/roce-cni/roce-cni/pkg/plugin/conf"
+	"github.com/roce-cni/roce-cni/pkg/plugin/conf/pool"
 )
 
 // Facts has what the plan needs to know of the node and the pod.
@@ -121,7 +122,7 @@ type DefaultRoute struct {
 // on the link, and the settings that came with them.
 type Lease struct {
 	Addresses []LeasedAddress `json:"addresses"`
-	Routes    []conf.Route    `json:"routes,omitempty"`
+	Routes    []pool.Route    `json:"routes,omitempty"`
 	DNS       types.DNS       `json:"dns,omitzero"`
 }
 

@@ -171,15 +171,14 @@ const mostNodes = 12
 // file, also when the file is not JSON: the configuration is, but it names a wrong file.
 func ParseTable(file string, content []byte, node string) ([][]Subnet, error) {
 	f := &strict.Faults{}
-	out := Table(file, content, node, f)
+	out := table(file, content, node, f)
 	if err := f.Err("read table of rails", file); err != nil {
 		return nil, &cnierr.Error{Code: cnierr.BadConfig, Err: err}
 	}
 	return out, nil
 }
 
-// Table is ParseTable that adds to faults. It has this name in the list of what is API.
-func Table(file string, content []byte, node string, f *strict.Faults) [][]Subnet {
+func table(file string, content []byte, node string, f *strict.Faults) [][]Subnet {
 	top, ok := f.Document(file, content)
 	if !ok {
 		return nil
