@@ -67,6 +67,18 @@ func Each(err error) []error {
 	return out
 }
 
+// maxNames is how many names Some joins.
+const maxNames = 12
+
+// Some joins the first of the names, and says how many more there are: an error ends in an
+// event of the pod, which has little room.
+func Some(names []string) string {
+	if more := len(names) - maxNames; more > 0 {
+		names = append(names[:maxNames:maxNames], fmt.Sprintf("and %d more", more))
+	}
+	return strings.Join(names, ", ")
+}
+
 // In says of an error, and of each that is joined in it, to which object it
 // happened. Codes and hints stay. Nil stays nil.
 func In(op, subject string, err error) error {

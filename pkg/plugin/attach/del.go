@@ -10,7 +10,6 @@ import (
 	"iter"
 	"net/netip"
 	"slices"
-	"strings"
 
 	"github.com/roce-cni/roce-cni/pkg/base/cnierr"
 	"github.com/roce-cni/roce-cni/pkg/base/netns"
@@ -94,7 +93,7 @@ func (n Node) logUsers(ctx context.Context, rec record.Record) {
 	defer r.Close()
 	users, err := r.Users(ctx, rec.Plan.Ops, rec.NetnsID)
 	if len(users) > 0 || err != nil {
-		n.Log.Warn("programs of the pod hold its GID indexes until they end", "container", rec.ContainerID, "users", strings.Join(users, ", "), "error", err)
+		n.Log.Warn("programs of the pod hold its GID indexes until they end", "container", rec.ContainerID, "users", cnierr.Some(users), "error", err)
 	}
 }
 

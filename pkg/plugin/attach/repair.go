@@ -10,7 +10,6 @@ import (
 	"fmt"
 	"maps"
 	"slices"
-	"strings"
 
 	"github.com/roce-cni/roce-cni/pkg/base/cnierr"
 	"github.com/roce-cni/roce-cni/pkg/base/netns"
@@ -405,7 +404,7 @@ func (n Node) clear(ctx context.Context, r Remade, off map[conf.Attachment]plan.
 	}
 	if len(users) > 0 {
 		return cnierr.New(cnierr.RDMAHeld, resetting, r.String(), "end the programs and repeat the command, or delete the pods with other indexes",
-			"it was made again, and programs use it since: %s", strings.Join(users, ", "))
+			"it was made again, and programs use it since: %s", cnierr.Some(users))
 	}
 	errs := []error{n.clearFillers(ctx, r.Device)}
 	for _, at := range r.Pods {

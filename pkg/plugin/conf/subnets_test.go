@@ -151,7 +151,7 @@ func TestFaultsOfATable(t *testing.T) {
 		{`{"nodes": {}}`, 0, `"nodes": the table has no node "n", only none`, `add the node`},
 		{`{"nodes": {"n": null}}`, 0, `"nodes": the table has no node "n", only none`, `add the node`},
 		{`{"nodes": {"m": [], "a": []}}`, 0, `"nodes": the table has no node "n", only a, m`, `add the node`},
-		{`{"nodes": {` + strings.Join(many, ", ") + `}}`, 0, `only gpu-07, gpu-08, gpu-09, gpu-10, gpu-11, gpu-12, gpu-13, gpu-14, gpu-15, gpu-16, gpu-17, gpu-18 and 2 more`, `add the node`},
+		{`{"nodes": {` + strings.Join(many, ", ") + `}}`, 0, `only gpu-07, gpu-08, gpu-09, gpu-10, gpu-11, gpu-12, gpu-13, gpu-14, gpu-15, gpu-16, gpu-17, gpu-18, and 2 more`, `add the node`},
 		{`{"nodes": {"n": {"subnet": "10.0.0.0/31"}}}`, 0, `"nodes.n": want a list, got an object`, ``},
 		{`{"nodes": {"n": []}}`, 0, `"nodes.n": want 1 to 32 rails, got 0`, `one entry for each rail`},
 		{`{"nodes": {"n": [{"subnet": "10.0.0.0/31"}, {"subnet": "10.0.0.3/31"}]}}`, 0, `"nodes.n[1].subnet": 10.0.0.3/31 has host bits set`, `did you mean "10.0.0.2/31"?`},

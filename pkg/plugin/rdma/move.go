@@ -446,10 +446,6 @@ func (m move) kept() error {
 		fmt.Sprint("end the process that keeps the pod's namespace: kill ", holders[0].PID), "its namespace %s is kept by %s", ns, processes(holders))
 }
 
-// maxNames limits what an error lists, because the error is shown in an event of the
-// pod.
-const maxNames = 12
-
 // holders returns the processes in the network namespace of the device.
 func (m move) holders() []Process {
 	folders, _ := fs.Glob(m.c.Proc, "[0-9]*") // the pattern is correct
@@ -465,10 +461,10 @@ func (m move) holders() []Process {
 
 func processes(ps []Process) string {
 	var out []string
-	for _, p := range ps[:min(len(ps), maxNames)] {
+	for _, p := range ps {
 		out = append(out, p.String())
 	}
-	return strings.Join(out, ", ")
+	return cnierr.Some(out)
 }
 
 // damaged returns the finding of a Check: what is different, and the commands that

@@ -8,7 +8,6 @@ import (
 	"fmt"
 	"io/fs"
 	"slices"
-	"strings"
 
 	"github.com/roce-cni/roce-cni/pkg/base/cnierr"
 	"github.com/roce-cni/roce-cni/pkg/base/netns"
@@ -57,7 +56,7 @@ func (s *Subsystem) users(ctx context.Context, side Side, device uint32, in netn
 			out = append(out, user)
 		}
 	}
-	return out[:min(len(out), maxNames)], err
+	return out, err
 }
 
 // user returns who has a queue pair, "" if that does not count.
@@ -113,5 +112,5 @@ func (s *Subsystem) unused(ctx context.Context, d nldev.Device) error {
 	}
 	return cnierr.New(cnierr.RDMAHeld, moving, d.Name,
 		`end them, or choose another NIC; if pods may take devices from them, set "rdma": {"inUse": "take"} in /etc/roce/node.json`,
-		"the host uses it: %s", strings.Join(users, ", "))
+		"the host uses it: %s", cnierr.Some(users))
 }

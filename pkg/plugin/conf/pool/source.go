@@ -4,11 +4,10 @@
 package pool
 
 import (
-	"fmt"
+	"cmp"
 	"math"
 	"regexp"
 	"slices"
-	"strings"
 	"time"
 
 	"github.com/roce-cni/roce-cni/pkg/base/cnierr"
@@ -162,8 +161,6 @@ func isRailPool(name string) bool {
 // MaxRails is how many interfaces one attachment may have.
 const MaxRails = 32
 
-const mostNodes = 12
-
 // ParseTable returns the subnets of each rail of a node from the file that the settings of
 // the node name, for ipam.table: {"nodes": {"gpu-01": [{"subnet": "172.16.0.0/31",
 // "gateway": "172.16.0.0"}]}}. Each rail has a subnet or a list of them, in the form of
@@ -192,7 +189,7 @@ func table(file string, content []byte, node string, f *strict.Faults) [][]Subne
 	}
 	if !byName.Has(node) {
 		known := slices.DeleteFunc(slices.Clone(byName.Keys()), func(key string) bool { return !byName.Has(key) })
-		nodes.Bad("add the node, under this name", "the table has no node %q, only %s", node, list(known))
+		nodes.Bad("add the node, under this name", "the table has no node %q, only %s", node, cmp.Or(cnierr.Some(slices.Sorted(slices.Values(known))), "none"))
 		return nil
 	}
 	return ofNode(byName.At(node), f)
@@ -213,17 +210,4 @@ func ofNode(v strict.Value, f *strict.Faults) [][]Subnet {
 		}
 	}
 	return out
-}
-
-func list(nodes []string) string {
-	if len(nodes) == 0 {
-		return "none"
-	}
-	nodes = slices.Sorted(slices.Values(nodes))
-	more := ""
-	if len(nodes) > mostNodes {
-		more = fmt.Sprintf(" and %d more", len(nodes)-mostNodes)
-		nodes = nodes[:mostNodes]
-	}
-	return strings.Join(nodes, ", ") + more
 }

@@ -130,9 +130,6 @@ func choose(all []candidate, p conf.Parent, sys fs.FS) (rtnl.Link, error) {
 		"want exactly one NIC, got %d: %s", len(fit), names(fit))
 }
 
-// maxNames bounds what an error lists: it ends in an event of the pod.
-const maxNames = 12
-
 func names(cs []candidate) string {
 	var out []string
 	for _, c := range cs {
@@ -277,7 +274,7 @@ func leftOut(all []candidate, p conf.Parent, sys fs.FS) string {
 		key := c.lacks(p, sys)
 		out = append(out, fmt.Sprintf("%s (%s %s)", c.Name, key, c.property(key, sys)))
 	}
-	return "; left out: " + some(out)
+	return "; left out: " + cnierr.Some(out)
 }
 
 // slavesOnly is for a p that fits slaves of bonds, which are no NICs to a selector. It returns

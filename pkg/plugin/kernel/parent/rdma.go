@@ -11,7 +11,6 @@ import (
 	"io/fs"
 	"path"
 	"slices"
-	"strings"
 
 	"golang.org/x/sys/unix"
 
@@ -113,15 +112,7 @@ func devices(s nldev.System) string {
 // list returns some of the names, sorted, numbers by value.
 func list(names []string) string {
 	slices.SortFunc(names, Natural)
-	return cmp.Or(some(names), "none")
-}
-
-// some returns the first maxNames of the names.
-func some(names []string) string {
-	if more := len(names) - maxNames; more > 0 {
-		names = append(names[:maxNames], fmt.Sprintf("and %d more", more))
-	}
-	return strings.Join(names, ", ")
+	return cmp.Or(cnierr.Some(names), "none")
 }
 
 // Pod is a pod's namespace and its host's.

@@ -10,6 +10,7 @@
 package discover
 
 import (
+	"cmp"
 	"fmt"
 	"io/fs"
 	"path"
@@ -58,7 +59,7 @@ func Port(devices []nldev.Device, parent plan.Link, related func() []Match) (Mat
 	switch {
 	case len(found) == 0:
 		return Match{}, cnierr.New(cnierr.NoRDMA, finding, string(parent.Name), LoadDriver,
-			"%w belongs to it; there are: %s", nldev.ErrNoDevice, names(devices))
+			"%w belongs to it; there are: %s", nldev.ErrNoDevice, cmp.Or(cnierr.Some(texts(Ports(devices))), "none"))
 	case len(found) > 1:
 		return Match{}, cnierr.New(cnierr.NoRDMA, finding, string(parent.Name),
 			"use a NIC as master that has one RDMA device; a bond has one when the driver bonds the RDMA ports too (RoCE LAG)",
@@ -206,21 +207,6 @@ func texts(ms []Match) []string {
 		out = append(out, s)
 	}
 	return out
-}
-
-// maxNames limits what an error lists, because the error is shown in an event of the
-// pod.
-const maxNames = 12
-
-func names(devices []nldev.Device) string {
-	out := texts(Ports(devices))
-	if len(out) == 0 {
-		return "none"
-	}
-	if more := len(out) - maxNames; more > 0 {
-		out = append(out[:maxNames], fmt.Sprintf("and %d more", more))
-	}
-	return strings.Join(out, ", ")
 }
 
 // Hardware returns the bus of a device's hardware and its name there:

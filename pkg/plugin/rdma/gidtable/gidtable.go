@@ -23,6 +23,8 @@ import (
 	"strings"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/roce-cni/roce-cni/pkg/base/cnierr"
 )
 
 // The types of an Entry, as sysfs calls them (gid_type_str). RoCE v2 is on UDP and
@@ -149,9 +151,6 @@ func readAt(folder *os.File, name string, into []byte) (int, error) {
 	return n, nil
 }
 
-// maxNames limits what a text lists, for an event of the pod.
-const maxNames = 12
-
 // places calls fn with each index and its GID, until the end of the table or until fn
 // returns false.
 func (t Table) places(fn func(p port, place int, gid netip.Addr) bool) error {
@@ -269,12 +268,12 @@ func Fill(entries []Entry, size int) string {
 		return cmp.Or(of[b]-of[a], cmp.Compare(a, b))
 	})
 	var parts []string
-	for _, o := range owners[:min(len(owners), maxNames)] {
+	for _, o := range owners {
 		parts = append(parts, fmt.Sprintf("%s has %d", o, of[o]))
 	}
 	out := fmt.Sprintf("%d of %d entries are used, %d by IPv4 addresses", len(entries), size, v4)
 	if len(parts) == 0 {
 		return out
 	}
-	return out + ": " + strings.Join(parts, ", ")
+	return out + ": " + cnierr.Some(parts)
 }
