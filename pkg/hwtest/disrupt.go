@@ -21,6 +21,7 @@ import (
 	"github.com/roce-cni/roce-cni/pkg/base/cnierr"
 	"github.com/roce-cni/roce-cni/pkg/base/trusted"
 	"github.com/roce-cni/roce-cni/pkg/plugin/kernel/rtnl"
+	"github.com/roce-cni/roce-cni/pkg/plugin/plan"
 	"github.com/roce-cni/roce-cni/pkg/plugin/rdma"
 	"github.com/roce-cni/roce-cni/pkg/plugin/rdma/discover"
 	"github.com/roce-cni/roce-cni/pkg/plugin/rdma/gidtable"
@@ -90,8 +91,8 @@ func (p *pod) settled(ctx context.Context, when string) []report.Finding {
 	err = p.wait(ctx, func() error {
 		clear(is)
 		// The table is that of the namespace that has the device.
-		for _, side := range []rdma.Side{rdma.Host, rdma.Pod} {
-			seen, _, err := s.Table(side, rdma.Pod, p.ports[0].Device.Name, p.ports[0].Number)
+		for _, side := range []plan.Place{plan.Host, plan.Pod} {
+			seen, _, err := s.Table(side, plan.Pod, p.ports[0].Device.Name, p.ports[0].Number)
 			if err != nil {
 				continue
 			}

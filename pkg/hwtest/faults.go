@@ -380,12 +380,12 @@ func (p *pod) fill(ctx context.Context, leave, most int) (f filling, err error) 
 // entries returns the entries that host and pod see together.
 func entries(s *rdma.Subsystem, d plan.RDMADevice) (all []gidtable.Entry, size int, hidden bool, err error) {
 	var seen [2][]gidtable.Entry
-	for _, reader := range []rdma.Side{rdma.Host, rdma.Pod} {
-		if seen[reader], size, err = s.Table(rdma.Host, reader, d.Name, d.Port); err != nil {
+	for _, reader := range []plan.Place{plan.Host, plan.Pod} {
+		if seen[reader], size, err = s.Table(plan.Host, reader, d.Name, d.Port); err != nil {
 			return nil, 0, false, err
 		}
 	}
-	all, hidden = gidtable.Merge(seen[rdma.Host], seen[rdma.Pod])
+	all, hidden = gidtable.Merge(seen[plan.Host], seen[plan.Pod])
 	return all, size, hidden, nil
 }
 

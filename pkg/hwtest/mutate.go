@@ -14,7 +14,6 @@ import (
 
 	"github.com/roce-cni/roce-cni/pkg/plugin/kernel/rtnl"
 	"github.com/roce-cni/roce-cni/pkg/plugin/plan"
-	"github.com/roce-cni/roce-cni/pkg/plugin/rdma"
 	"github.com/roce-cni/roce-cni/pkg/plugin/rdma/discover"
 	"github.com/roce-cni/roce-cni/pkg/plugin/rdma/gidtable"
 	"github.com/roce-cni/roce-cni/pkg/plugin/rdma/nldev"
@@ -132,11 +131,11 @@ func files(v view, device string) []string {
 }
 
 // side returns the namespace that has the device of a pod.
-func (v view) side() rdma.Side {
+func (v view) side() plan.Place {
 	if v.system.Exclusive {
-		return rdma.Pod
+		return plan.Pod
 	}
-	return rdma.Host
+	return plan.Host
 }
 
 // views compares what pod and host see of the table.
@@ -148,7 +147,7 @@ func (p *pod) views(v view) []report.Finding {
 	}
 	defer end()
 	var seen [2][]gidtable.Entry
-	for _, reader := range []rdma.Side{rdma.Host, rdma.Pod} {
+	for _, reader := range []plan.Place{plan.Host, plan.Pod} {
 		if seen[reader], _, err = s.Table(v.side(), reader, p.ports[0].Device.Name, p.ports[0].Number); err != nil {
 			return []report.Finding{cannotTell(of, err.Error(), "the GID table")}
 		}
@@ -156,11 +155,11 @@ func (p *pod) views(v view) []report.Finding {
 	shown := 0
 	var faults []fault
 	for a, index := range p.indexes() {
-		own := gidtable.Of(seen[rdma.Pod], a)
+		own := gidtable.Of(seen[plan.Pod], a)
 		if len(own) != 1 || own[0].Index != index {
 			faults = append(faults, fault{fmt.Sprintf("the pod sees %d entries of its %s, want one, at %d", len(own), a, index), aKnownFault})
 		}
-		if len(gidtable.Of(seen[rdma.Host], a)) == 1 {
+		if len(gidtable.Of(seen[plan.Host], a)) == 1 {
 			shown++
 		}
 	}
@@ -236,7 +235,7 @@ func (p *pod) exclusive(ctx context.Context, v view, before []string) []report.F
 	}
 	defer end()
 	var faults []fault
-	for side, want := range map[rdma.Side]bool{rdma.Host: false, rdma.Pod: true} {
+	for side, want := range map[plan.Place]bool{plan.Host: false, plan.Pod: true} {
 		sys, err := s.System(ctx, side)
 		has := slices.ContainsFunc(sys.Devices, func(d nldev.Device) bool { return d.Name == device.Name })
 		if err != nil || has != want {

@@ -13,7 +13,6 @@ import (
 	"github.com/roce-cni/roce-cni/pkg/base/cnierr"
 	"github.com/roce-cni/roce-cni/pkg/plugin/conf"
 	"github.com/roce-cni/roce-cni/pkg/plugin/plan"
-	"github.com/roce-cni/roce-cni/pkg/plugin/rdma"
 	"github.com/roce-cni/roce-cni/pkg/plugin/rdma/gidtable"
 )
 
@@ -174,7 +173,7 @@ func (h handle) Place(_ context.Context, r plan.AlignRail, set, unset []netip.Ad
 
 // HasPlace implements attach.RDMA.
 func (h handle) HasPlace(d plan.RDMADevice) error {
-	entries, size, err := h.Before(rdma.Host, d, math.MaxInt)
+	entries, size, err := h.Before(plan.Host, d, math.MaxInt)
 	if err != nil || size-len(entries) >= gidtable.Width(entries) {
 		return nil
 	}
@@ -182,14 +181,14 @@ func (h handle) HasPlace(d plan.RDMADevice) error {
 }
 
 // Before implements attach.RDMA.
-func (h handle) Before(reader rdma.Side, d plan.RDMADevice, limit int) ([]gidtable.Entry, int, error) {
+func (h handle) Before(reader plan.Place, d plan.RDMADevice, limit int) ([]gidtable.Entry, int, error) {
 	if h.tables == nil {
 		return nil, 0, gidtable.ErrNone
 	}
 	h.tables.mu.Lock()
 	defer h.tables.mu.Unlock()
 	netns := h.netns
-	if reader == rdma.Host {
+	if reader == plan.Host {
 		netns = ""
 	}
 	all := h.tables.of(d).entries

@@ -29,9 +29,9 @@ import (
 // not speak RoCE, or when its port is not active. RDMAHeld when it would move to the pod,
 // and programs of the host use it.
 func (s *Subsystem) Facts(ctx context.Context, want conf.RDMA, parent plan.Link, inPod bool) (plan.RDMA, error) {
-	at := Host
+	at := plan.Host
 	if inPod {
-		at = Pod
+		at = plan.Pod
 	}
 	sys, err := s.survey(ctx, at)
 	if err != nil {
@@ -42,11 +42,11 @@ func (s *Subsystem) Facts(ctx context.Context, want conf.RDMA, parent plan.Link,
 	}
 	m, err := s.find(sys, at, at, parent)
 	if noDevice(err) && inPod && sys.Exclusive {
-		at = Host // where a device is that no pod has yet
+		at = plan.Host // where a device is that no pod has yet
 		if sys, err = s.survey(ctx, at); err != nil {
 			return plan.RDMA{}, err
 		}
-		m, err = s.find(sys, Pod, at, parent)
+		m, err = s.find(sys, plan.Pod, at, parent)
 	}
 	if err != nil {
 		return plan.RDMA{}, err
@@ -56,7 +56,7 @@ func (s *Subsystem) Facts(ctx context.Context, want conf.RDMA, parent plan.Link,
 
 // survey returns the RDMA devices that a namespace sees, as they were when Facts
 // first looked.
-func (s *Subsystem) survey(ctx context.Context, at Side) (nldev.System, error) {
+func (s *Subsystem) survey(ctx context.Context, at plan.Place) (nldev.System, error) {
 	if s.surveyed[at] == nil {
 		sys, err := s.System(ctx, at)
 		if err != nil {
@@ -70,7 +70,7 @@ func (s *Subsystem) survey(ctx context.Context, at Side) (nldev.System, error) {
 // Mode fails when a request contradicts how the system shares devices: RDMAMode,
 // NoRDMA on a kernel without RDMA.
 func (s *Subsystem) Mode(ctx context.Context, want conf.RDMAMode) error {
-	sys, err := s.survey(ctx, Host)
+	sys, err := s.survey(ctx, plan.Host)
 	if err != nil {
 		return err
 	}
@@ -80,11 +80,11 @@ func (s *Subsystem) Mode(ctx context.Context, want conf.RDMAMode) error {
 // find returns the port of a parent, among the devices that the namespace at sees.
 // The parent is in the namespace links. If the parent names hardware that has
 // devices, find looks only at these devices.
-func (s *Subsystem) find(sys nldev.System, links, at Side, parent plan.Link) (discover.Match, error) {
+func (s *Subsystem) find(sys nldev.System, links, at plan.Place, parent plan.Link) (discover.Match, error) {
 	var failed error
 	fallback := func() []discover.Match {
 		var trees [2]fs.FS
-		for i, side := range []Side{links, at} {
+		for i, side := range []plan.Place{links, at} {
 			if trees[i], failed = s.files(side); failed != nil {
 				return nil
 			}
@@ -113,7 +113,7 @@ func (s *Subsystem) find(sys nldev.System, links, at Side, parent plan.Link) (di
 }
 
 // describe returns the facts of a port.
-func (s *Subsystem) describe(ctx context.Context, m discover.Match, at Side, exclusive bool) (plan.RDMA, error) {
+func (s *Subsystem) describe(ctx context.Context, m discover.Match, at plan.Place, exclusive bool) (plan.RDMA, error) {
 	files, err := s.files(at)
 	if err != nil {
 		return plan.RDMA{}, err
@@ -136,7 +136,7 @@ func (s *Subsystem) describe(ctx context.Context, m discover.Match, at Side, exc
 	if !exclusive {
 		return out, nil
 	}
-	if at == Host {
+	if at == plan.Host {
 		if err := s.unused(ctx, m.Device); err != nil {
 			return plan.RDMA{}, err
 		}
@@ -175,7 +175,7 @@ func setMode(to conf.RDMAMode) string {
 // port executes plan.Port.
 type port struct {
 	*Subsystem
-	side Side // of the device
+	side plan.Place // of the device
 	op   plan.Port
 }
 
@@ -223,7 +223,7 @@ const TurnOnRoCE = "look at the NIC with devlink dev param show and devlink dev 
 const use = "use RDMA port"
 
 // usable refuses a port that cannot carry RoCE traffic now.
-func (s *Subsystem) usable(d nldev.Device, p nldev.Port, at Side) error {
+func (s *Subsystem) usable(d nldev.Device, p nldev.Port, at plan.Place) error {
 	name := fmt.Sprintf("%s/%d", d.Name, p.Number)
 	if d.Protocol != "roce" {
 		if err := s.otherwise(d, p, at); err != nil {
@@ -241,7 +241,7 @@ func (s *Subsystem) usable(d nldev.Device, p nldev.Port, at Side) error {
 // without a GID table in switchdev mode (mlx5_port_rep_immutable) and when devlink's
 // enable_roce is false (raw_eth_profile). The kernel then tells no protocol, as older kernels
 // do for all devices.
-func (s *Subsystem) otherwise(d nldev.Device, p nldev.Port, at Side) error {
+func (s *Subsystem) otherwise(d nldev.Device, p nldev.Port, at plan.Place) error {
 	files, err := s.files(at)
 	if err != nil {
 		return err

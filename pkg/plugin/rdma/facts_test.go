@@ -122,7 +122,7 @@ func TestFactsFindTheDeviceOfAParent(t *testing.T) {
 func TestAPortOfWhichNothingIsKnownIsNotUsed(t *testing.T) {
 	t.Parallel()
 	d := roce(0, "rxe0", r0, "r0")
-	d.Protocol, d.in = "", Pod
+	d.Protocol, d.in = "", plan.Pod
 	s := (&node{exclusive: true, devices: []*hca{d}}).subsystem(t, fstest.MapFS{})
 	if err := s.Do(t.Context(), plan.InPod(plan.Port{Device: d.device()})[0]); cnierr.CodeOf(err) != cnierr.IO {
 		t.Errorf("got %v, want code %d", err, cnierr.IO)

@@ -33,7 +33,7 @@ type node struct {
 	exclusive bool
 	noRDMA    bool
 	devices   []*hca
-	now       Side  // the namespace of the calling thread
+	entered   bool  // the calling thread is in the pod's namespace
 	refuse    error // what a move ends with
 	trips     int
 	files     string // sysfs and configfs, which the two namespaces share here
@@ -43,24 +43,24 @@ type node struct {
 // hca is a device of a node.
 type hca struct {
 	nldev.Device
-	in   Side // elsewhere: neither
+	in   plan.Place // elsewhere: neither
 	qps  []nldev.Resource
 	back time.Time // when the kernel brings it back to the host; zero: never
 }
 
 // where returns the namespace that has the device now.
-func (h *hca) where() Side {
+func (h *hca) where() plan.Place {
 	if !h.back.IsZero() && !time.Now().Before(h.back) {
-		return Host
+		return plan.Host
 	}
 	return h.in
 }
 
-const elsewhere Side = 2
+const elsewhere plan.Place = 2
 
 // roce returns a device with one active port on a network interface.
 func roce(index uint32, name string, netdev int32, ndev string) *hca {
-	return &hca{Device: nldev.Device{
+	return &hca{in: plan.Host, Device: nldev.Device{
 		Index: index, Name: name, GUID: fmt.Sprintf("5054:00ff:fe00:%04x", index), Protocol: "roce",
 		Ports: []nldev.Port{{Number: 1, State: nldev.Active, NetdevIndex: netdev, Netdev: ndev}},
 	}}
@@ -92,9 +92,17 @@ func (n *node) subsystem(t *testing.T, sys fs.FS, change ...func(*Config)) *Subs
 func podGone(c *Config) { c.Enter = nil }
 
 func (n *node) enter(fn func() error) error {
-	n.now = Pod
-	defer func() { n.now = Host }()
+	n.entered = true
+	defer func() { n.entered = false }()
 	return fn()
+}
+
+// now returns the namespace of the calling thread.
+func (n *node) now() plan.Place {
+	if n.entered {
+		return plan.Pod
+	}
+	return plan.Host
 }
 
 func (n *node) dial() (*nldev.Conn, error) {
@@ -102,7 +110,7 @@ func (n *node) dial() (*nldev.Conn, error) {
 		return nil, unix.EPROTONOSUPPORT
 	}
 	n.opened++
-	return nldev.New(socket{n, n.now}), nil
+	return nldev.New(socket{n, n.now()}), nil
 }
 
 // mount returns the node's files. Only the namespace that has a device sees it
@@ -118,7 +126,7 @@ func (n *node) mount(fstype string) (tree, error) {
 // socket is a NETLINK_RDMA socket of one namespace.
 type socket struct {
 	*node
-	side Side
+	side plan.Place
 }
 
 func (s socket) Close() { s.opened-- }
@@ -215,7 +223,7 @@ func (s socket) answer(r nlsock.Request) nlsock.Reply {
 func (s socket) port(d *hca, number uint32) []byte {
 	p := d.Ports[number-1]
 	b := attribute(nil, 12, []byte{byte(p.State)})
-	if p.NetdevIndex == 0 || s.side != Host {
+	if p.NetdevIndex == 0 || s.side != plan.Host {
 		return b
 	}
 	return nlsock.AppendText(nlsock.AppendNumber(b, 50, uint32(p.NetdevIndex)), 51, p.Netdev)
@@ -234,20 +242,20 @@ func (s socket) set(d *hca, args map[uint16][]byte) error {
 		return unix.EOPNOTSUPP
 	case s.refuse != nil:
 		return s.refuse
-	case s.now != s.side:
+	case s.now() != s.side:
 		panic("rdma: the thread is not in the namespace of the socket: Linux takes the device from the thread's")
 	}
-	if s.taken(d, d.Name, Pod-d.in) {
+	if s.taken(d, d.Name, plan.Host-d.in) {
 		return unix.EEXIST
 	}
-	d.in = Pod - d.in // there are two
+	d.in = plan.Host - d.in // there are two
 	s.reset(d.Name)
 	return nil
 }
 
 // taken says whether another device of a namespace has a name: Linux 7.3 keeps
 // names apart in each namespace.
-func (n *node) taken(d *hca, name string, in Side) bool {
+func (n *node) taken(d *hca, name string, in plan.Place) bool {
 	return slices.ContainsFunc(n.devices, func(o *hca) bool { return o != d && o.where() == in && o.Name == name })
 }
 

@@ -23,7 +23,7 @@ import (
 // because NVIDIA's driver shows its entries nowhere else: see gidtable.Merge.
 type gid struct {
 	*Subsystem
-	side Side // of the device
+	side plan.Place // of the device
 	op   plan.GID
 }
 
@@ -61,7 +61,7 @@ func (g gid) wait(ctx context.Context) error {
 	}
 	var all bool
 	of := g.of(g.op.Targets[0].Link)
-	err = g.at(Pod, func() (err error) {
+	err = g.at(plan.Pod, func() (err error) {
 		all, err = poll(ctx, g.op.Wait, gidInterval, func() (bool, error) {
 			found, settled, err := t.Settled(of, addrs, nil)
 			maps.Copy(g.found, found)
@@ -157,13 +157,13 @@ func (g gid) missing(found map[netip.Addr]int) string {
 func (g gid) views() (entries []gidtable.Entry, size int, hidden bool, err error) {
 	of := g.side
 	var views [2][]gidtable.Entry
-	for _, reader := range []Side{Host, Pod} {
+	for _, reader := range []plan.Place{plan.Host, plan.Pod} {
 		views[reader], size, err = g.Table(of, reader, g.op.Device.Name, g.op.Device.Port)
 		if err != nil {
 			return nil, 0, false, err
 		}
 	}
-	entries, hidden = gidtable.Merge(views[Host], views[Pod])
+	entries, hidden = gidtable.Merge(views[plan.Host], views[plan.Pod])
 	return entries, size, hidden, nil
 }
 

@@ -51,7 +51,7 @@ type hiding struct {
 }
 
 func (h hiding) Open(name string) (fs.File, error) {
-	if h.n.now == Pod {
+	if h.n.entered {
 		return h.pod.Open(name)
 	}
 	return h.host.Open(name)
@@ -287,7 +287,7 @@ func TestCheckOfAPortThatLostItsTable(t *testing.T) {
 func TestTableListsWhatIsInUse(t *testing.T) {
 	t.Parallel()
 	s := (&node{}).subsystem(t, sysfs("mlx5_0", v1("10.0.0.1"), "", v2("fd00::11"), ""))
-	got, size, err := s.Table(Host, Host, "mlx5_0", 1)
+	got, size, err := s.Table(plan.Host, plan.Host, "mlx5_0", 1)
 	want := []gidtable.Entry{
 		{Index: 0, GID: netip.MustParseAddr("10.0.0.1"), Type: gidtable.RoCEv1, Netdev: "net1"},
 		{Index: 2, GID: netip.MustParseAddr("fd00::11"), Type: gidtable.RoCEv2, Netdev: "net1"},
@@ -295,7 +295,7 @@ func TestTableListsWhatIsInUse(t *testing.T) {
 	if err != nil || size != 4 || fmt.Sprint(got) != fmt.Sprint(want) {
 		t.Errorf("got %v of %d, %v, want %v of 4", got, size, err, want)
 	}
-	if _, _, err := s.Table(Host, Host, "mlx5_9", 1); cnierr.CodeOf(err) != cnierr.IO {
+	if _, _, err := s.Table(plan.Host, plan.Host, "mlx5_9", 1); cnierr.CodeOf(err) != cnierr.IO {
 		t.Errorf("no such device: got %v, want code %d", err, cnierr.IO)
 	}
 }

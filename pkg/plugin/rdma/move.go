@@ -39,7 +39,7 @@ func (m move) do(ctx context.Context) error {
 		return err
 	}
 	defer release()
-	host, err := m.System(ctx, Host)
+	host, err := m.System(ctx, plan.Host)
 	if err != nil {
 		return err
 	}
@@ -58,12 +58,12 @@ func (m move) do(ctx context.Context) error {
 
 // again finishes a move that an earlier call began.
 func (m move) again(ctx context.Context) error {
-	d, err := m.device(ctx, Pod, m.op.Device)
+	d, err := m.device(ctx, plan.Pod, m.op.Device)
 	if noDevice(err) {
 		return m.elsewhere(ctx, moving, inAnother, err)
 	}
 	if err == nil {
-		err = m.rename(ctx, Pod, d)
+		err = m.rename(ctx, plan.Pod, d)
 	}
 	if err != nil {
 		return err
@@ -72,7 +72,7 @@ func (m move) again(ctx context.Context) error {
 }
 
 // rename gives the device its own name back if it has another one.
-func (m move) rename(ctx context.Context, at Side, d nldev.Device) error {
+func (m move) rename(ctx context.Context, at plan.Place, d nldev.Device) error {
 	if d.Name == m.op.Device.Name {
 		return nil
 	}
@@ -91,10 +91,10 @@ func (m move) give(ctx context.Context, index uint32) error {
 			return err
 		}
 	}
-	if err := m.send(ctx, index, Host, Pod); err != nil {
+	if err := m.send(ctx, index, plan.Host, plan.Pod); err != nil {
 		return m.refused(ctx, err)
 	}
-	if _, err := m.device(ctx, Pod, m.op.Device); err != nil {
+	if _, err := m.device(ctx, plan.Pod, m.op.Device); err != nil {
 		return err
 	}
 	if err := m.renumbered(); err != nil {
@@ -108,12 +108,12 @@ func (m move) settle() error {
 	if m.op.TOS == nil || *m.op.TOS == 0 {
 		return nil
 	}
-	return m.setTOS(Pod, m.op.Device, *m.op.TOS)
+	return m.setTOS(plan.Pod, m.op.Device, *m.op.TOS)
 }
 
 // send moves the device from one namespace to the other. It uses the current index of
 // the device.
-func (m move) send(ctx context.Context, index uint32, from, to Side) error {
+func (m move) send(ctx context.Context, index uint32, from, to plan.Place) error {
 	var fd int
 	err := m.at(to, func() (err error) {
 		fd, err = unix.Open("/proc/thread-self/ns/net", unix.O_RDONLY|unix.O_CLOEXEC, 0)
@@ -167,7 +167,7 @@ func (m move) seek() string {
 // are different.
 func (m move) check(ctx context.Context) error {
 	const action = "check RDMA device"
-	d, err := m.device(ctx, Pod, m.op.Device)
+	d, err := m.device(ctx, plan.Pod, m.op.Device)
 	if noDevice(err) {
 		return m.checkHost(ctx)
 	}
@@ -175,7 +175,7 @@ func (m move) check(ctx context.Context) error {
 		return err
 	}
 	if d.Name != m.op.Device.Name {
-		return damaged(action, m.op.Device.Name, []string{m.rdma(Pod, "dev set %s name %s", d.Name, m.op.Device.Name)},
+		return damaged(action, m.op.Device.Name, []string{m.rdma(plan.Pod, "dev set %s name %s", d.Name, m.op.Device.Name)},
 			"it has another name in the pod, %q", d.Name)
 	}
 	return errors.Join(m.sameFile(), m.checkSettings(action))
@@ -183,7 +183,7 @@ func (m move) check(ctx context.Context) error {
 
 func (m move) checkHost(ctx context.Context) error {
 	const action = "check RDMA device"
-	d, err := m.device(ctx, Host, m.op.Device)
+	d, err := m.device(ctx, plan.Host, m.op.Device)
 	switch {
 	case noDevice(err):
 		return cnierr.New(cnierr.Damaged, action, m.op.Device.Name, m.seek()+"; then delete the pod",
@@ -199,7 +199,7 @@ func (m move) checkHost(ctx context.Context) error {
 func (m move) checkSettings(action string) error {
 	d := m.op.Device
 	if want := m.op.TOS; want != nil {
-		have, err := m.tos(Pod, d)
+		have, err := m.tos(plan.Pod, d)
 		if err != nil {
 			return err
 		}
@@ -209,7 +209,7 @@ func (m move) checkSettings(action string) error {
 		}
 	}
 	if want := m.op.TrafficClass; want != nil {
-		have, err := m.trafficClass(Pod, d)
+		have, err := m.trafficClass(plan.Pod, d)
 		if err != nil {
 			return err
 		}
@@ -225,11 +225,11 @@ func (m move) checkSettings(action string) error {
 // hardware, which the driver made after the device was gone. The name alone is not enough:
 // since Linux 7.3 it is unique only in a namespace (__alloc_name_id).
 func (m move) inHost(ctx context.Context) (nldev.Device, error) {
-	d, err := m.device(ctx, Host, m.op.Device)
+	d, err := m.device(ctx, plan.Host, m.op.Device)
 	if !noDevice(err) {
 		return d, err
 	}
-	sys, listErr := m.System(ctx, Host)
+	sys, listErr := m.System(ctx, plan.Host)
 	if listErr != nil {
 		return nldev.Device{}, listErr
 	}
@@ -338,7 +338,7 @@ func (m move) home(ctx context.Context) error {
 		return err
 	}
 	name := m.op.Device.Name
-	err = m.rename(ctx, Host, d)
+	err = m.rename(ctx, plan.Host, d)
 	if errors.Is(err, unix.EEXIST) {
 		m.c.Log.Warn("the RDMA device is back in the host, but another device has its name", "device", name, "is", d.Name,
 			"hint", "give them their names with rdma dev set OLD name NEW, or reload the driver")
@@ -356,7 +356,7 @@ func (m move) fetch(ctx context.Context) error {
 	if m.c.Enter == nil {
 		return nil
 	}
-	pod, err := m.System(ctx, Pod)
+	pod, err := m.System(ctx, plan.Pod)
 	if noDevice(err) {
 		return nil // the kernel has no RDMA any more
 	}
@@ -364,10 +364,10 @@ func (m move) fetch(ctx context.Context) error {
 	if err != nil || !pod.Exclusive || !ok {
 		return err
 	}
-	err = m.send(ctx, d.Index, Pod, Host)
+	err = m.send(ctx, d.Index, plan.Pod, plan.Host)
 	if errors.Is(err, unix.EEXIST) {
 		if err = m.makeWay(ctx, d); err == nil {
-			err = m.send(ctx, d.Index, Pod, Host)
+			err = m.send(ctx, d.Index, plan.Pod, plan.Host)
 		}
 	}
 	if noDevice(err) {
@@ -379,7 +379,7 @@ func (m move) fetch(ctx context.Context) error {
 // makeWay renames the device in the pod, as the kernel does when it moves a device to
 // where another one has its name (rdma_dev_pick_netns_name).
 func (m move) makeWay(ctx context.Context, d nldev.Device) error {
-	c, err := m.conn(Pod)
+	c, err := m.conn(plan.Pod)
 	if err == nil {
 		err = c.Rename(ctx, d.Index, fmt.Sprintf("ibdev%d", d.Index))
 	}
@@ -393,9 +393,9 @@ func (m move) restore(name string) error {
 	d := m.op.Device
 	d.Name = name
 	if want := m.op.HostTOS; want != nil && *want != 0 {
-		have, err := m.tos(Host, d)
+		have, err := m.tos(plan.Host, d)
 		if err == nil && have != nil && *have == 0 {
-			err = m.setTOS(Host, d, *want)
+			err = m.setTOS(plan.Host, d, *want)
 		}
 		if err != nil {
 			return err
@@ -405,7 +405,7 @@ func (m move) restore(name string) error {
 	if pods == nil || want == nil || *pods == *want {
 		return nil
 	}
-	have, err := m.trafficClass(Host, d)
+	have, err := m.trafficClass(plan.Host, d)
 	if err == nil && have != nil && *have == *pods {
 		err = m.setTrafficClass(d, *want)
 	}
@@ -416,7 +416,7 @@ func (m move) restore(name string) error {
 // programs tell. One of them may be that of another device of the host with its name.
 func (m move) exists(ctx context.Context) bool {
 	named := m.named(m.op.Device.Name)
-	host, err := m.System(ctx, Host)
+	host, err := m.System(ctx, plan.Host)
 	if _, ours := match(host, m.op.Device); err == nil && !ours && slices.ContainsFunc(host.Devices, func(d nldev.Device) bool { return d.Name == m.op.Device.Name }) {
 		named--
 	}

@@ -46,7 +46,7 @@ func TestMoveIsIdempotentAndUndoneOnce(t *testing.T) {
 		t.Errorf("undo of what was never done: %v", err)
 	}
 	for range 2 {
-		if err := s.Do(t.Context(), plan.Op{Place: plan.Host, Kind: op}); err != nil || n.devices[0].in != Pod {
+		if err := s.Do(t.Context(), plan.Op{Place: plan.Host, Kind: op}); err != nil || n.devices[0].in != plan.Pod {
 			t.Fatalf("got %v, the device is in %s", err, n.devices[0].in)
 		}
 		if err := s.Check(t.Context(), plan.Op{Place: plan.Host, Kind: op}); err != nil {
@@ -54,12 +54,12 @@ func TestMoveIsIdempotentAndUndoneOnce(t *testing.T) {
 		}
 	}
 	for range 2 {
-		if err := s.Undo(t.Context(), plan.Op{Place: plan.Host, Kind: op}); err != nil || n.devices[0].in != Host || n.devices[0].Name != "mlx5_0" {
+		if err := s.Undo(t.Context(), plan.Op{Place: plan.Host, Kind: op}); err != nil || n.devices[0].in != plan.Host || n.devices[0].Name != "mlx5_0" {
 			t.Fatalf("got %v, %q is in %s", err, n.devices[0].Name, n.devices[0].in)
 		}
 		n.devices[0].Name = "renamed" // an Undo that is run again puts this right, too
 	}
-	if n.devices[1].in != Host {
+	if n.devices[1].in != plan.Host {
 		t.Error("the other device moved")
 	}
 }
@@ -190,7 +190,7 @@ func TestMoveThatCannotBeFinishedIsUndone(t *testing.T) {
 	n, op := movable()
 	op.TOS = octet(26) // without rdma_cm
 	err := n.subsystem(t, fstest.MapFS{}).Do(t.Context(), plan.Op{Place: plan.Host, Kind: op})
-	if cnierr.CodeOf(err) != cnierr.IO || !strings.Contains(hintOf(err), "modprobe rdma_cm") || n.devices[0].in != Host {
+	if cnierr.CodeOf(err) != cnierr.IO || !strings.Contains(hintOf(err), "modprobe rdma_cm") || n.devices[0].in != plan.Host {
 		t.Errorf("got %v, hint %q, the device is in %s", err, hintOf(err), n.devices[0].in)
 	}
 }
@@ -219,7 +219,7 @@ func TestTrafficClassThatTheDriverDoesNotHaveIsRefused(t *testing.T) {
 	n.files = t.TempDir()
 	op.TrafficClass = octet(8)
 	err := n.subsystem(t, fstest.MapFS{}).Do(t.Context(), plan.Op{Place: plan.Host, Kind: op})
-	if cnierr.CodeOf(err) != cnierr.Unsupported || n.devices[0].in != Host {
+	if cnierr.CodeOf(err) != cnierr.Unsupported || n.devices[0].in != plan.Host {
 		t.Errorf("got %v, the device is in %s", err, n.devices[0].in)
 	}
 }
@@ -243,8 +243,8 @@ func TestCheckOfAMoveSaysWhereTheDeviceIs(t *testing.T) {
 		name, want, hint string
 		change           func(*node)
 	}{
-		{"in the host", "it is in the host's namespace", "rdma dev set mlx5_0 netns p", func(n *node) { n.devices[0].in = Host }},
-		{"in the host under another name", "host's namespace", "rdma dev set mine netns p", func(n *node) { n.devices[0].in, n.devices[0].Name = Host, "mine" }},
+		{"in the host", "it is in the host's namespace", "rdma dev set mlx5_0 netns p", func(n *node) { n.devices[0].in = plan.Host }},
+		{"in the host under another name", "host's namespace", "rdma dev set mine netns p", func(n *node) { n.devices[0].in, n.devices[0].Name = plan.Host, "mine" }},
 		{"elsewhere", "neither in the pod nor in the host", "look for it in the other namespaces: ip netns exec NAME rdma dev", func(n *node) { n.devices[0].in = elsewhere }},
 		{"renamed", `another name in the pod, "mine"`, "ip netns exec p rdma dev set mine name mlx5_0", func(n *node) { n.devices[0].Name = "mine" }},
 		{"another ToS", "its RoCE ToS is 0, want 26", "ip netns exec p cma_roce_tos -d mlx5_0 -p 1 -t 26", func(n *node) { n.reset("mlx5_0") }},
@@ -300,7 +300,7 @@ func TestMoveBackWaitsForTheKernelAfterThePodIsGone(t *testing.T) {
 				n.devices[0].back = start.Add(c.after)
 				err := n.subsystem(t, c.sys, podGone, func(cfg *Config) { cfg.Proc = c.proc }).Undo(t.Context(), plan.Op{Place: plan.Host, Kind: op})
 				took := time.Since(start)
-				home := n.devices[0].where() == Host && n.devices[0].Name == "mlx5_0"
+				home := n.devices[0].where() == plan.Host && n.devices[0].Name == "mlx5_0"
 				switch {
 				case c.want != "" && (cnierr.CodeOf(err) != cnierr.RDMAHeld || !strings.Contains(err.Error(), c.want) || hintOf(err) == ""):
 					t.Errorf("got %v, want 109 with %q", err, c.want)

@@ -37,7 +37,7 @@ func TestDeviceMovesBackUnderAnotherNameIfItsOwnIsTaken(t *testing.T) {
 		change func(*Config, *hca)
 	}{
 		{"from the pod", func(*Config, *hca) {}},
-		{"by the kernel, since the namespace is gone", func(c *Config, d *hca) { c.Enter, d.in, d.Name = nil, Host, "ibdev0" }},
+		{"by the kernel, since the namespace is gone", func(c *Config, d *hca) { c.Enter, d.in, d.Name = nil, plan.Host, "ibdev0" }},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			t.Parallel()
@@ -45,7 +45,7 @@ func TestDeviceMovesBackUnderAnotherNameIfItsOwnIsTaken(t *testing.T) {
 			n.withSettings(t, "mlx5_0", "104", "96")
 			op.TOS, op.HostTOS = octet(104), octet(104)
 			other := newcomer()
-			n.devices[0].in, n.devices = Pod, append(n.devices, other)
+			n.devices[0].in, n.devices = plan.Pod, append(n.devices, other)
 			if err := os.CopyFS(filepath.Dir(filepath.Dir(filepath.Dir(n.tosFile("ibdev0")))), os.DirFS(n.files+"/configfs/rdma_cm/mlx5_0")); err != nil {
 				t.Fatal(err)
 			}
@@ -61,7 +61,7 @@ func TestDeviceMovesBackUnderAnotherNameIfItsOwnIsTaken(t *testing.T) {
 					t.Fatal(err)
 				}
 			}
-			if d := n.devices[0]; d.in != Host || d.Name != "ibdev0" || other.Name != "mlx5_0" {
+			if d := n.devices[0]; d.in != plan.Host || d.Name != "ibdev0" || other.Name != "mlx5_0" {
 				t.Errorf("%q is in %s, the newcomer is %q", d.Name, d.in, other.Name)
 			}
 			if !strings.Contains(log.String(), "level=WARN") || !strings.Contains(log.String(), "ibdev0") {
@@ -108,7 +108,7 @@ func TestTypeOfServiceGoesToNoDeviceThatOnlyHasTheName(t *testing.T) {
 	n.withSettings(t, "mlx5_0", "104", "96")
 	op.TOS = octet(26)
 	err := n.subsystem(t, twoOf("mlx5_0")).Do(t.Context(), plan.Op{Place: plan.Host, Kind: op})
-	if cnierr.CodeOf(err) != cnierr.IO || !strings.Contains(err.Error(), "several RDMA devices") || n.devices[0].in != Host {
+	if cnierr.CodeOf(err) != cnierr.IO || !strings.Contains(err.Error(), "several RDMA devices") || n.devices[0].in != plan.Host {
 		t.Errorf("got %v, the device is in %s", err, n.devices[0].in)
 	}
 }

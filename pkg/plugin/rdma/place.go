@@ -21,7 +21,7 @@ func (s *Subsystem) HasPlace(d plan.RDMADevice) error {
 	var full bool
 	var entries []gidtable.Entry
 	var size int
-	err := s.at(Host, func() (err error) {
+	err := s.at(plan.Host, func() (err error) {
 		t := gidtable.New(s.c.Sys, d.Name, d.Port)
 		if full, err = t.Full(); full && err == nil {
 			entries, size, err = t.Entries()
@@ -59,7 +59,7 @@ func (s *Subsystem) LookBefore(all, set plan.Ops) error {
 			continue
 		}
 		var before gidtable.Before
-		err := s.at(Pod, func() (err error) {
+		err := s.at(plan.Pod, func() (err error) {
 			before, err = gidtable.New(s.c.Sys, g.Device.Name, g.Device.Port).Look(addrs, last)
 			return err
 		})
@@ -82,7 +82,7 @@ func (s *Subsystem) LookBefore(all, set plan.Ops) error {
 // Look notes again which entries of other interfaces there are for addresses of a rail, up to
 // an index at least. The rail does not have them now. Errors are those of LookBefore.
 func (s *Subsystem) Look(r plan.AlignRail, addrs []netip.Addr, from int) error {
-	err := s.at(Pod, func() (err error) {
+	err := s.at(plan.Pod, func() (err error) {
 		s.before[r.Link], err = gidtable.New(s.c.Sys, r.Device.Name, r.Device.Port).Again(s.before[r.Link], addrs, from)
 		return err
 	})
@@ -113,7 +113,7 @@ func (s *Subsystem) Has(link conf.LinkName, e gidtable.Entry) bool { return s.of
 // namespace. Errors: NoRDMA when the device is gone, NoGID when the time is over or when
 // it cannot be known which entry is that of the interface.
 func (s *Subsystem) Place(ctx context.Context, r plan.AlignRail, set, unset []netip.Addr) (map[netip.Addr]int, error) {
-	g := gid{s, Host, plan.GID{Device: r.Device, Wait: r.Wait}}
+	g := gid{s, plan.Host, plan.GID{Device: r.Device, Wait: r.Wait}}
 	for _, a := range set {
 		g.op.Targets = append(g.op.Targets, plan.GIDTarget{Link: r.Link, Addr: a})
 	}
@@ -123,7 +123,7 @@ func (s *Subsystem) Place(ctx context.Context, r plan.AlignRail, set, unset []ne
 	}
 	var found map[netip.Addr]int
 	var settled bool
-	err = g.at(Pod, func() (err error) {
+	err = g.at(plan.Pod, func() (err error) {
 		settled, err = poll(ctx, r.Wait, gidInterval, func() (done bool, err error) {
 			found, done, err = t.Settled(s.ofRail(r.Link), set, unset)
 			return done, err

@@ -61,11 +61,11 @@ func TestBeforeReadsABeginningOfTheTable(t *testing.T) {
 	reads := 0
 	s := (&node{}).subsystem(t, counting{sysfs("mlx5_0", v2("fe80::1"), "", v2("172.16.0.11"), v2("172.16.0.12")), &reads})
 	d := plan.RDMADevice{Name: "mlx5_0", Port: 1}
-	entries, size, err := s.Before(Pod, d, 3)
+	entries, size, err := s.Before(plan.Pod, d, 3)
 	if err != nil || size != 3 || len(entries) != 2 || entries[1].Index != 2 || reads > 1+3+2*2 {
 		t.Errorf("got %v, %d, %v in %d reads", entries, size, err, reads)
 	}
-	if _, size, err := s.Before(Host, d, 9); err != nil || size != 4 {
+	if _, size, err := s.Before(plan.Host, d, 9); err != nil || size != 4 {
 		t.Errorf("got the size %d, %v, want that of the table, 4", size, err)
 	}
 }

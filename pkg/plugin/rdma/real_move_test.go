@@ -42,7 +42,7 @@ func TestRealDeviceMovesToThePodAndBack(t *testing.T) {
 	r.exclusive()
 	k, _ := r.pod("p")
 	s := r.subsystem(k.Enter)
-	if err := s.setTOS(Host, r.device(s, "rxe0"), 104); err != nil {
+	if err := s.setTOS(plan.Host, r.device(s, "rxe0"), 104); err != nil {
 		t.Fatal(err)
 	}
 	facts, err := s.Facts(t.Context(), conf.RDMA{Mode: conf.RDMAAuto}, r.parent(k, "r0"), false)
@@ -64,7 +64,7 @@ func TestRealDeviceMovesToThePodAndBack(t *testing.T) {
 				t.Fatalf("%T: %v", op.Kind, err)
 			}
 		}
-		if host, pod := r.devices(s, Host), r.devices(s, Pod); host != "rxe1" || pod != "rxe0" {
+		if host, pod := r.devices(s, plan.Host), r.devices(s, plan.Pod); host != "rxe1" || pod != "rxe0" {
 			t.Fatalf("host has %q, pod has %q", host, pod)
 		}
 	}
@@ -74,7 +74,7 @@ func TestRealDeviceMovesToThePodAndBack(t *testing.T) {
 			t.Errorf("check %T: %v", op.Kind, err)
 		}
 	}
-	if tos, err := s.tos(Pod, facts.Device); err != nil || tos == nil || *tos != 26 {
+	if tos, err := s.tos(plan.Pod, facts.Device); err != nil || tos == nil || *tos != 26 {
 		t.Errorf("ToS in the pod: %v, %v, want 26", tos, err)
 	}
 	other := r.subsystem(r.second("q").Enter)
@@ -93,11 +93,11 @@ func TestRealDeviceMovesToThePodAndBack(t *testing.T) {
 		if err := s.Undo(t.Context(), plan.Op{Place: plan.Host, Kind: move}); err != nil {
 			t.Fatal(err)
 		}
-		if host, pod := r.devices(s, Host), r.devices(s, Pod); host != "rxe0 rxe1" || pod != "" {
+		if host, pod := r.devices(s, plan.Host), r.devices(s, plan.Pod); host != "rxe0 rxe1" || pod != "" {
 			t.Fatalf("after undo host has %q, pod has %q", host, pod)
 		}
 	}
-	if tos, err := s.tos(Host, facts.Device); err != nil || tos == nil || *tos != 104 {
+	if tos, err := s.tos(plan.Host, facts.Device); err != nil || tos == nil || *tos != 104 {
 		t.Errorf("ToS back in the host: %v, %v, want 104", tos, err)
 	}
 	if err := s.Check(t.Context(), plan.Op{Place: plan.Host, Kind: move}); cnierr.CodeOf(err) != cnierr.Damaged || !strings.Contains(err.Error(), "host's namespace") {
@@ -106,7 +106,7 @@ func TestRealDeviceMovesToThePodAndBack(t *testing.T) {
 	if left, err := fs.Glob(os.DirFS("/sys/kernel/config"), "rdma_cm/*"); len(left) > 0 {
 		t.Errorf("left in configfs: %v, %v", left, err)
 	}
-	if err := s.setTOS(Host, facts.Device, 0); err != nil {
+	if err := s.setTOS(plan.Host, facts.Device, 0); err != nil {
 		t.Error(err)
 	}
 }
@@ -122,7 +122,7 @@ func TestRealDeviceIsAwaitedAfterTheNamespaceIsGone(t *testing.T) {
 	k, remove := r.pod("p")
 	s := r.subsystem(k.Enter)
 	r.child("p", "r0")
-	if err := s.setTOS(Host, r.device(s, "rxe0"), 104); err != nil {
+	if err := s.setTOS(plan.Host, r.device(s, "rxe0"), 104); err != nil {
 		t.Fatal(err)
 	}
 	move := plan.Move{Device: r.device(s, "rxe0"), Parent: "r0", Netns: k.ID(), TOS: octet(26), HostTOS: octet(104)}
@@ -138,13 +138,13 @@ func TestRealDeviceIsAwaitedAfterTheNamespaceIsGone(t *testing.T) {
 		t.Fatal(err)
 	}
 	t.Logf("back after %s", time.Since(start))
-	if host := r.devices(alone, Host); host != "rxe0 rxe1" {
+	if host := r.devices(alone, plan.Host); host != "rxe0 rxe1" {
 		t.Errorf("host has %q", host)
 	}
-	if tos, err := alone.tos(Host, move.Device); err != nil || tos == nil || *tos != 104 {
+	if tos, err := alone.tos(plan.Host, move.Device); err != nil || tos == nil || *tos != 104 {
 		t.Errorf("ToS back in the host: %v, %v, want 104", tos, err)
 	}
-	if err := alone.setTOS(Host, move.Device, 0); err != nil {
+	if err := alone.setTOS(plan.Host, move.Device, 0); err != nil {
 		t.Error(err)
 	}
 }
@@ -177,7 +177,7 @@ func TestRealProcessThatKeepsTheDeviceIsNamed(t *testing.T) {
 	if err := alone.Undo(t.Context(), plan.Op{Place: plan.Host, Kind: move}); err != nil {
 		t.Errorf("after the process is gone: %v", err)
 	}
-	if host := r.devices(alone, Host); host != "rxe0 rxe1" {
+	if host := r.devices(alone, plan.Host); host != "rxe0 rxe1" {
 		t.Errorf("host has %q", host)
 	}
 }
@@ -190,7 +190,7 @@ func TestRealSettingsAreReadByManyAtOnce(t *testing.T) {
 		s := r.subsystem(nil)
 		all.Go(func() {
 			for range 50 {
-				if tos, err := s.tos(Host, d); err != nil || tos == nil || *tos != 0 {
+				if tos, err := s.tos(plan.Host, d); err != nil || tos == nil || *tos != 0 {
 					t.Errorf("got %v, %v, want 0", tos, err)
 					return
 				}

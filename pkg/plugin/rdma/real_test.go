@@ -117,7 +117,7 @@ func (r rig) parent(k *kernel.Kernel, name string) plan.Link {
 	return f.Parent
 }
 
-func (r rig) devices(s *Subsystem, at Side) string {
+func (r rig) devices(s *Subsystem, at plan.Place) string {
 	r.t.Helper()
 	sys, err := s.System(r.t.Context(), at)
 	if err != nil {
@@ -207,7 +207,7 @@ func TestRealGIDsAreFoundAndMissed(t *testing.T) {
 	if err := s.Do(t.Context(), plan.Op{Place: plan.Host, Kind: op}); err != nil {
 		t.Fatal(err)
 	}
-	entries, size, err := s.Table(Host, Pod, "rxe0", 1)
+	entries, size, err := s.Table(plan.Host, plan.Pod, "rxe0", 1)
 	t.Logf("%d places: %+v, %v; located %v", size, entries, err, s.Located())
 	for addr, place := range s.Located() {
 		if have := gidtable.Of(entries, addr); len(have) != 1 || have[0].Index != place || have[0].Netdev != "net1" {
@@ -277,7 +277,7 @@ func TestRealSameAddressOnTwoPodsIsDamage(t *testing.T) {
 // device returns a device of the host as a plan has it.
 func (r rig) device(s *Subsystem, name string) plan.RDMADevice {
 	r.t.Helper()
-	sys, err := s.System(r.t.Context(), Host)
+	sys, err := s.System(r.t.Context(), plan.Host)
 	if err != nil {
 		r.t.Fatal(err)
 	}

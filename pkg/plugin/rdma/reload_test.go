@@ -24,18 +24,18 @@ func TestDeviceIsTheSameAfterItsDriverIsReloaded(t *testing.T) {
 	if err := s.Do(t.Context(), plan.Op{Place: plan.Host, Kind: op}); err != nil {
 		t.Fatal(err)
 	}
-	n.devices[0].Index, n.devices[0].in = 9, Host
+	n.devices[0].Index, n.devices[0].in = 9, plan.Host
 	if err := s.Check(t.Context(), plan.Op{Place: plan.Host, Kind: op}); !strings.Contains(fmt.Sprint(err), "it is in the host's namespace") {
 		t.Errorf("check: got %v", err)
 	}
-	if err := errors.Join(s.Do(t.Context(), plan.Op{Place: plan.Host, Kind: op}), s.Check(t.Context(), plan.Op{Place: plan.Host, Kind: op})); err != nil || n.devices[0].in != Pod {
+	if err := errors.Join(s.Do(t.Context(), plan.Op{Place: plan.Host, Kind: op}), s.Check(t.Context(), plan.Op{Place: plan.Host, Kind: op})); err != nil || n.devices[0].in != plan.Pod {
 		t.Errorf("got %v, the device is in %s", err, n.devices[0].in)
 	}
 	pod := plan.Op{Kind: plan.Port{Device: op.Device}}
 	if err := errors.Join(s.Do(t.Context(), pod), s.Check(t.Context(), pod)); err != nil {
 		t.Errorf("its port: %v", err)
 	}
-	if err := s.Undo(t.Context(), plan.Op{Place: plan.Host, Kind: op}); err != nil || n.devices[0].in != Host {
+	if err := s.Undo(t.Context(), plan.Op{Place: plan.Host, Kind: op}); err != nil || n.devices[0].in != plan.Host {
 		t.Errorf("undo: got %v, the device is in %s", err, n.devices[0].in)
 	}
 
@@ -61,9 +61,9 @@ func TestDeviceIsTheSameAfterItsDriverIsReloaded(t *testing.T) {
 func TestMoveDoneAgainGivesTheNameBack(t *testing.T) {
 	t.Parallel()
 	n, op := movable()
-	n.devices[0].in, n.devices[0].Name = Pod, "mine"
+	n.devices[0].in, n.devices[0].Name = plan.Pod, "mine"
 	s := n.subsystem(t, verbs("mine", "mlx5_1"))
-	if err := errors.Join(s.Do(t.Context(), plan.Op{Place: plan.Host, Kind: op}), s.Check(t.Context(), plan.Op{Place: plan.Host, Kind: op})); err != nil || n.devices[0].Name != "mlx5_0" || n.devices[0].in != Pod {
+	if err := errors.Join(s.Do(t.Context(), plan.Op{Place: plan.Host, Kind: op}), s.Check(t.Context(), plan.Op{Place: plan.Host, Kind: op})); err != nil || n.devices[0].Name != "mlx5_0" || n.devices[0].in != plan.Pod {
 		t.Errorf("got %v, %q is in %s", err, n.devices[0].Name, n.devices[0].in)
 	}
 }

@@ -33,7 +33,7 @@ const (
 // tos returns the type of service that rdma_cm sets for connections of a device's
 // port. It returns nil if rdma_cm is not loaded or may not be asked, or if several
 // devices have the name.
-func (s *Subsystem) tos(at Side, d plan.RDMADevice) (*uint8, error) {
+func (s *Subsystem) tos(at plan.Place, d plan.RDMADevice) (*uint8, error) {
 	var out *uint8
 	err := s.withCM(at, d, func(file string) error {
 		b, err := os.ReadFile(file)
@@ -52,7 +52,7 @@ func (s *Subsystem) tos(at Side, d plan.RDMADevice) (*uint8, error) {
 }
 
 // setTOS sets the type of service of a device that is in the namespace.
-func (s *Subsystem) setTOS(at Side, d plan.RDMADevice, v uint8) error {
+func (s *Subsystem) setTOS(at plan.Place, d plan.RDMADevice, v uint8) error {
 	err := s.withCM(at, d, func(file string) error { return write(file, strconv.Itoa(int(v))) })
 	switch {
 	case errors.Is(err, errNoSetting):
@@ -69,7 +69,7 @@ func (s *Subsystem) named(name string) int { return len(s.deviceFiles(name)) }
 // withCM calls fn with the file of the type of service in configfs. Its folder exists only
 // after a process makes it (make_cma_dev). The kernel looks the device up in the namespace
 // of the calling thread.
-func (s *Subsystem) withCM(at Side, d plan.RDMADevice, fn func(file string) error) error {
+func (s *Subsystem) withCM(at plan.Place, d plan.RDMADevice, fn func(file string) error) error {
 	if s.named(d.Name) > 1 {
 		return errSeveral
 	}
@@ -125,7 +125,7 @@ func missing(err error) error {
 // trafficClass returns the class that the driver forces on a port. It returns nil if
 // the driver forces none, or does not have this setting. Upstream drivers do not have
 // it.
-func (s *Subsystem) trafficClass(at Side, d plan.RDMADevice) (*uint8, error) {
+func (s *Subsystem) trafficClass(at plan.Place, d plan.RDMADevice) (*uint8, error) {
 	sys, err := s.files(at)
 	if err != nil {
 		return nil, err
@@ -160,7 +160,7 @@ func parseClass(text string) *uint8 {
 func (s *Subsystem) setTrafficClass(d plan.RDMADevice, v uint8) error {
 	t, err := s.mount("sysfs")
 	if err != nil {
-		return classify("mount sysfs of", Host.String(), err)
+		return classify("mount sysfs of", plan.Host.String(), err)
 	}
 	defer t.close()
 	err = write(filepath.Join(t.path, classPath(d)), strconv.Itoa(int(v)))

@@ -59,23 +59,6 @@ type Config struct {
 	Dial func() (*nldev.Conn, error)
 }
 
-// Side is one of the two namespaces that a Subsystem acts in.
-type Side int
-
-// The host's namespace, which is that of the calling thread, and the pod's.
-const (
-	Host Side = iota
-	Pod
-)
-
-// String returns what the namespace is called in messages.
-func (s Side) String() string {
-	if s == Pod {
-		return "the pod"
-	}
-	return "the host"
-}
-
 // Subsystem is the RDMA devices of the host and of one pod. One goroutine at a
 // time may use it.
 type Subsystem struct {
@@ -119,8 +102,8 @@ func (s *Subsystem) Close() {
 }
 
 // at runs fn in a namespace.
-func (s *Subsystem) at(side Side, fn func() error) error {
-	if side == Host {
+func (s *Subsystem) at(side plan.Place, fn func() error) error {
+	if side == plan.Host {
 		return fn()
 	}
 	if s.c.Enter == nil {
@@ -131,7 +114,7 @@ func (s *Subsystem) at(side Side, fn func() error) error {
 
 // System returns the RDMA devices that a namespace sees, in two round trips.
 // Errors: NoRDMA with ErrNoDevice on a kernel without RDMA.
-func (s *Subsystem) System(ctx context.Context, side Side) (nldev.System, error) {
+func (s *Subsystem) System(ctx context.Context, side plan.Place) (nldev.System, error) {
 	const action = "list RDMA devices of"
 	c, err := s.conn(side)
 	if err != nil {
@@ -142,7 +125,7 @@ func (s *Subsystem) System(ctx context.Context, side Side) (nldev.System, error)
 }
 
 // conn returns the socket in a namespace.
-func (s *Subsystem) conn(side Side) (*nldev.Conn, error) {
+func (s *Subsystem) conn(side plan.Place) (*nldev.Conn, error) {
 	if s.conns[side] != nil {
 		return s.conns[side], nil
 	}
@@ -155,8 +138,8 @@ func (s *Subsystem) conn(side Side) (*nldev.Conn, error) {
 
 // files returns sysfs as a namespace sees it: /sys/class/infiniband has the
 // devices of the namespace that mounted it.
-func (s *Subsystem) files(side Side) (fs.FS, error) {
-	if side == Host {
+func (s *Subsystem) files(side plan.Place) (fs.FS, error) {
+	if side == plan.Host {
 		return s.c.Sys, nil
 	}
 	if s.trees[side] != nil {
@@ -174,17 +157,9 @@ func (s *Subsystem) files(side Side) (fs.FS, error) {
 	return t.files(), nil
 }
 
-// side returns the namespace that a device is in: the pod's or the host's.
-func side(at plan.Place) Side {
-	if at == plan.Pod {
-		return Pod
-	}
-	return Host
-}
-
 // device returns the device of a plan as a namespace has it now. Errors:
 // NoRDMA with ErrNoDevice.
-func (s *Subsystem) device(ctx context.Context, side Side, want plan.RDMADevice) (nldev.Device, error) {
+func (s *Subsystem) device(ctx context.Context, side plan.Place, want plan.RDMADevice) (nldev.Device, error) {
 	sys, err := s.System(ctx, side)
 	if err != nil {
 		return nldev.Device{}, err
@@ -218,7 +193,7 @@ func match(sys nldev.System, want plan.RDMADevice) (nldev.Device, bool) {
 // host's namespace has now: udev may have renamed it, or a driver made it again. A device
 // that is gone stays as it is. Errors are those of System, but for a kernel without RDMA.
 func (s *Subsystem) Current(ctx context.Context, recorded plan.Ops) (plan.Ops, error) {
-	sys, err := s.System(ctx, Host)
+	sys, err := s.System(ctx, plan.Host)
 	if err != nil && !noDevice(err) {
 		return nil, err
 	}
@@ -275,9 +250,9 @@ func (s *Subsystem) executor(op plan.Op) (executor, error) {
 	case plan.Move:
 		return move{s, kind}, nil
 	case plan.Port:
-		return port{s, side(op.Place), kind}, nil
+		return port{s, op.Place, kind}, nil
 	case plan.GID:
-		return gid{s, side(op.Place), kind}, nil
+		return gid{s, op.Place, kind}, nil
 	case plan.DeviceInfo:
 		return deviceInfo{kind}, nil
 	}
@@ -285,9 +260,9 @@ func (s *Subsystem) executor(op plan.Op) (executor, error) {
 }
 
 // rdma returns an rdma(8) command in a namespace.
-func (s *Subsystem) rdma(side Side, format string, args ...any) string {
+func (s *Subsystem) rdma(side plan.Place, format string, args ...any) string {
 	command := "rdma " + shell.Command(format, args...)
-	if side == Pod {
+	if side == plan.Pod {
 		return plan.Exec(s.c.Netns) + " " + command
 	}
 	return command

@@ -16,7 +16,7 @@ import (
 // table: see gidtable.Table.Entries. The device is in the namespace of. The entries
 // are those that a process in the namespace reader sees: see gidtable.Merge. Errors:
 // gidtable.ErrNone.
-func (s *Subsystem) Table(of, reader Side, device string, port uint32) ([]gidtable.Entry, int, error) {
+func (s *Subsystem) Table(of, reader plan.Place, device string, port uint32) ([]gidtable.Entry, int, error) {
 	sys, err := s.files(of)
 	if err != nil {
 		return nil, 0, err
@@ -26,11 +26,11 @@ func (s *Subsystem) Table(of, reader Side, device string, port uint32) ([]gidtab
 
 // Before returns the entries with an index below limit that a reader in a namespace
 // sees: see gidtable.Table.Before. The device is in the host's namespace.
-func (s *Subsystem) Before(reader Side, d plan.RDMADevice, limit int) (entries []gidtable.Entry, size int, err error) {
+func (s *Subsystem) Before(reader plan.Place, d plan.RDMADevice, limit int) (entries []gidtable.Entry, size int, err error) {
 	return s.entries(s.c.Sys, reader, d, limit)
 }
 
-func (s *Subsystem) entries(sys fs.FS, reader Side, d plan.RDMADevice, limit int) (entries []gidtable.Entry, size int, err error) {
+func (s *Subsystem) entries(sys fs.FS, reader plan.Place, d plan.RDMADevice, limit int) (entries []gidtable.Entry, size int, err error) {
 	err = s.at(reader, func() (err error) {
 		entries, size, err = gidtable.New(sys, d.Name, d.Port).Before(limit)
 		return err
@@ -41,7 +41,7 @@ func (s *Subsystem) entries(sys fs.FS, reader Side, d plan.RDMADevice, limit int
 // Function returns the PCI address of the function that a device of a namespace is, and
 // whether it is a virtual function (SR-IOV). It returns "" for a device that is none, such
 // as Soft-RoCE or a scalable function.
-func (s *Subsystem) Function(of Side, device string) (address string, virtual bool) {
+func (s *Subsystem) Function(of plan.Place, device string) (address string, virtual bool) {
 	sys, err := s.files(of)
 	if err != nil {
 		return "", false
@@ -56,7 +56,7 @@ func (s *Subsystem) Function(of Side, device string) (address string, virtual bo
 
 // Model returns what the driver calls the model of a device of a namespace, such as MT4129
 // for a ConnectX-7 (hca_type); "" if the driver does not tell.
-func (s *Subsystem) Model(of Side, device string) string {
+func (s *Subsystem) Model(of plan.Place, device string) string {
 	sys, err := s.files(of)
 	if err != nil {
 		return ""

@@ -14,6 +14,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/roce-cni/roce-cni/pkg/plugin/plan"
 	"github.com/roce-cni/roce-cni/pkg/plugin/rdma/gidtable"
 )
 
@@ -61,7 +62,7 @@ func TestModelIsThatOfTheNamespace(t *testing.T) {
 		t.Fatal(err)
 	}
 	s := n.subsystem(t, fstest.MapFS{file: {Data: []byte("MT4129\n")}})
-	if host, pod := s.Model(Host, "mlx5_0"), s.Model(Pod, "mlx5_0"); host != "MT4129" || pod != "MT4125" {
+	if host, pod := s.Model(plan.Host, "mlx5_0"), s.Model(plan.Pod, "mlx5_0"); host != "MT4129" || pod != "MT4125" {
 		t.Errorf("the host's is %q, and the pod's %q", host, pod)
 	}
 }

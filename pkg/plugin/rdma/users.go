@@ -20,11 +20,11 @@ import (
 func (s *Subsystem) Users(ctx context.Context, recorded plan.Ops, in netns.ID) ([]string, error) {
 	var out []string
 	for p := range plan.All[plan.Port](recorded.At(plan.Host)) {
-		d, err := s.device(ctx, Host, p.Device)
+		d, err := s.device(ctx, plan.Host, p.Device)
 		if noDevice(err) {
 			continue
 		}
-		users, err := s.users(ctx, Host, d.Index, in)
+		users, err := s.users(ctx, plan.Host, d.Index, in)
 		if err != nil {
 			return nil, classify("list users of RDMA device", d.Name, err)
 		}
@@ -38,7 +38,7 @@ func (s *Subsystem) Users(ctx context.Context, recorded plan.Ops, in netns.ID) (
 // users returns the programs, and the modules of the kernel, that have queue pairs on a
 // device; with a namespace only the programs in it. Queue pairs that the driver and ib_core
 // have for themselves are left out: they are not connected.
-func (s *Subsystem) users(ctx context.Context, side Side, device uint32, in netns.ID) ([]string, error) {
+func (s *Subsystem) users(ctx context.Context, side plan.Place, device uint32, in netns.ID) ([]string, error) {
 	c, err := s.conn(side)
 	if err != nil {
 		return nil, err
@@ -103,7 +103,7 @@ func (s *Subsystem) unused(ctx context.Context, d nldev.Device) error {
 	if s.c.TakeInUse {
 		return nil
 	}
-	users, err := s.users(ctx, Host, d.Index, netns.ID{})
+	users, err := s.users(ctx, plan.Host, d.Index, netns.ID{})
 	if err != nil {
 		return classify("list users of RDMA device", d.Name, err)
 	}

@@ -46,13 +46,13 @@ func TestAMoveThatChangesTheFileOfADeviceIsReported(t *testing.T) {
 		if code(err) != c.add || err != nil && !strings.Contains(err.Error(), "from /dev/infiniband/uverbs9 to /dev/infiniband/uverbs-mlx5_0") {
 			t.Errorf("%+v: got %v, want code %d", c, err, c.add)
 		}
-		if err != nil && n.devices[0].in != Host {
+		if err != nil && n.devices[0].in != plan.Host {
 			t.Errorf("%+v: the device is in %s after the error", c, n.devices[0].in)
 		}
 		if warns := strings.Contains(log.String(), "level=WARN"); warns != c.warns {
 			t.Errorf("%+v: the log says %q", c, log.String())
 		}
-		n.devices[0].in = Pod
+		n.devices[0].in = plan.Pod
 		if err := s.Check(t.Context(), plan.Op{Place: plan.Host, Kind: op}); code(err) != c.check {
 			t.Errorf("%+v: CHECK: got %v, want code %d", c, err, c.check)
 		}

@@ -22,6 +22,7 @@ import (
 	"github.com/roce-cni/roce-cni/pkg/base/cnierr"
 	"github.com/roce-cni/roce-cni/pkg/plugin/conf"
 	"github.com/roce-cni/roce-cni/pkg/plugin/kernel/parent"
+	"github.com/roce-cni/roce-cni/pkg/plugin/plan"
 	"github.com/roce-cni/roce-cni/pkg/plugin/rdma"
 	"github.com/roce-cni/roce-cni/pkg/plugin/rdma/discover"
 	"github.com/roce-cni/roce-cni/pkg/plugin/rdma/gidtable"
@@ -53,7 +54,7 @@ func (p Port) String() string { return fmt.Sprintf("%s:%d", p.Device.Name, p.Num
 // all of them. Their entries are those that a process in the namespace reader sees. A
 // port without a GID table has no entries: for example, RoCE is off. Errors: NoRDMA
 // on a kernel without RDMA, those of rdma.Subsystem.
-func Ports(ctx context.Context, s *rdma.Subsystem, side, reader rdma.Side) ([]Port, error) {
+func Ports(ctx context.Context, s *rdma.Subsystem, side, reader plan.Place) ([]Port, error) {
 	sys, err := s.System(ctx, side)
 	if errors.Is(err, rdma.ErrNoDevice) {
 		return nil, none(err)
@@ -61,7 +62,7 @@ func Ports(ctx context.Context, s *rdma.Subsystem, side, reader rdma.Side) ([]Po
 	if err != nil {
 		return nil, err
 	}
-	files := rdma.Host
+	files := plan.Host
 	if sys.Exclusive {
 		files = side
 	}

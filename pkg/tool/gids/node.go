@@ -78,7 +78,7 @@ func (n Node) Here(ctx context.Context, only conf.LinkName) (Namespace, error) {
 	}
 	s := rdma.New(rdma.Config{Sys: n.Sys})
 	defer s.Close()
-	ports, err := Ports(ctx, s, rdma.Host, rdma.Host)
+	ports, err := Ports(ctx, s, plan.Host, plan.Host)
 	if err != nil {
 		return Namespace{}, err
 	}
@@ -116,14 +116,14 @@ func (n Node) At(ctx context.Context, netns string, only conf.LinkName) (Namespa
 // usable returns the ports that a pod can use, with the entries that it sees. In
 // shared mode, only the host sees the interfaces of the ports.
 func usable(ctx context.Context, s *rdma.Subsystem) ([]Port, error) {
-	sys, err := s.System(ctx, rdma.Pod)
+	sys, err := s.System(ctx, plan.Pod)
 	if err != nil {
 		return nil, err
 	}
 	if sys.Exclusive {
-		return Ports(ctx, s, rdma.Pod, rdma.Pod)
+		return Ports(ctx, s, plan.Pod, plan.Pod)
 	}
-	return Ports(ctx, s, rdma.Host, rdma.Pod)
+	return Ports(ctx, s, plan.Host, plan.Pod)
 }
 
 // unreachable returns the error for a namespace that cannot be entered, with a hint
@@ -259,7 +259,7 @@ func (n Node) look(ctx context.Context, path string, id netns.ID, devices []plan
 	s := rdma.New(rdma.Config{Sys: n.Sys, Enter: k.Enter, Netns: path})
 	defer s.Close()
 	for i := range host {
-		if err := host[i].add(s, rdma.Host, rdma.Pod); err != nil {
+		if err := host[i].add(s, plan.Host, plan.Pod); err != nil {
 			return nil, err
 		}
 	}
@@ -272,7 +272,7 @@ func (n Node) look(ctx context.Context, path string, id netns.ID, devices []plan
 	}
 	held = slices.DeleteFunc(held, func(p Port) bool { return !slices.ContainsFunc(devices, p.of) })
 	for i := range held { // these entries belong to the host's interface
-		if err := held[i].add(s, rdma.Pod, rdma.Host); err != nil {
+		if err := held[i].add(s, plan.Pod, plan.Host); err != nil {
 			return nil, err
 		}
 	}
@@ -284,7 +284,7 @@ func (p Port) hasFillers() bool {
 }
 
 // add adds the entries of a port of the namespace of that a reader sees.
-func (p *Port) add(s *rdma.Subsystem, of, reader rdma.Side) error {
+func (p *Port) add(s *rdma.Subsystem, of, reader plan.Place) error {
 	entries, _, err := s.Table(of, reader, p.Device.Name, p.Number)
 	if errors.Is(err, gidtable.ErrNone) {
 		return nil
@@ -360,7 +360,7 @@ func (n Node) Tables(ctx context.Context) ([]Table, error) {
 	}
 	s := rdma.New(rdma.Config{Sys: n.Sys})
 	defer s.Close()
-	host, err := Ports(ctx, s, rdma.Host, rdma.Host)
+	host, err := Ports(ctx, s, plan.Host, plan.Host)
 	if err != nil {
 		return nil, err
 	}

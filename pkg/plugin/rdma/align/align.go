@@ -22,7 +22,6 @@ import (
 	"github.com/roce-cni/roce-cni/pkg/base/cnierr"
 	"github.com/roce-cni/roce-cni/pkg/plugin/conf"
 	"github.com/roce-cni/roce-cni/pkg/plugin/plan"
-	"github.com/roce-cni/roce-cni/pkg/plugin/rdma"
 	"github.com/roce-cni/roce-cni/pkg/plugin/rdma/gidtable"
 )
 
@@ -39,7 +38,7 @@ type Tables interface {
 	Has(link conf.LinkName, e gidtable.Entry) bool
 	// Before returns the entries with an index below limit that a namespace sees, and
 	// how long that part of the table is.
-	Before(reader rdma.Side, d plan.RDMADevice, limit int) ([]gidtable.Entry, int, error)
+	Before(reader plan.Place, d plan.RDMADevice, limit int) ([]gidtable.Entry, int, error)
 }
 
 // Side is a namespace: its links, and the tables as it sees them.
@@ -263,13 +262,13 @@ func (a Aligner) again(ctx context.Context, f, node *rail, i int) error {
 // as far as the host and the pod see it.
 func (a Aligner) taken(f *rail, i, want int) error {
 	var views [2][]gidtable.Entry
-	for _, reader := range []rdma.Side{rdma.Host, rdma.Pod} {
+	for _, reader := range []plan.Place{plan.Host, plan.Pod} {
 		var err error
 		if views[reader], _, err = a.Pod.Tables.Before(reader, f.Device, want+1); err != nil {
 			return err
 		}
 	}
-	entries, _ := gidtable.Merge(views[rdma.Host], views[rdma.Pod])
+	entries, _ := gidtable.Merge(views[plan.Host], views[plan.Pod])
 	who := "an entry that only another pod sees, or that a running program still uses"
 	for _, e := range entries {
 		switch {

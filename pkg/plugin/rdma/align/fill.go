@@ -14,7 +14,6 @@ import (
 	"github.com/roce-cni/roce-cni/pkg/base/cnierr"
 	"github.com/roce-cni/roce-cni/pkg/plugin/conf"
 	"github.com/roce-cni/roce-cni/pkg/plugin/plan"
-	"github.com/roce-cni/roce-cni/pkg/plugin/rdma"
 	"github.com/roce-cni/roce-cni/pkg/plugin/rdma/gidtable"
 )
 
@@ -76,11 +75,11 @@ func (a Aligner) entries(f *rail, limit int) (all []gidtable.Entry, size int, hi
 	if err != nil {
 		return nil, 0, false, err
 	}
-	all, size, err = node.Tables.Before(rdma.Pod, f.Device, limit)
+	all, size, err = node.Tables.Before(plan.Pod, f.Device, limit)
 	if err != nil || len(all) > 0 && all[0].Index == 0 {
 		return all, size, false, err
 	}
-	for _, reader := range []rdma.Side{rdma.Pod, rdma.Host} {
+	for _, reader := range []plan.Place{plan.Pod, plan.Host} {
 		more, _, err := a.Pod.Tables.Before(reader, f.Device, limit)
 		if err != nil {
 			return nil, 0, false, err
@@ -110,7 +109,7 @@ func (a Aligner) fillerAt(ctx context.Context, f *rail, index int) (plan.Ops, er
 	if err != nil {
 		return nil, err
 	}
-	entries, _, err := node.Tables.Before(rdma.Pod, f.Device, index+1)
+	entries, _, err := node.Tables.Before(plan.Pod, f.Device, index+1)
 	for _, e := range entries {
 		if op, is := f.filler(e); is && e.Index == index && e.Type == gidtable.RoCEv2 && node.Kernel.Check(ctx, op) == nil {
 			return plan.Ops{op}, err
@@ -272,7 +271,7 @@ func (a Aligner) giveBack(ctx context.Context, rails []*rail, from int) error {
 
 // Clear removes all fillers of a port.
 func Clear(ctx context.Context, node Side, d plan.RDMADevice) error {
-	entries, _, err := node.Tables.Before(rdma.Pod, d, math.MaxInt)
+	entries, _, err := node.Tables.Before(plan.Pod, d, math.MaxInt)
 	if err != nil {
 		return err
 	}
