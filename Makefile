@@ -108,7 +108,7 @@ vm-run-unit-6.1:
 	$(call in_vm,-kernel 6.1,unit.test -test.run '^TestReal')
 	$(call in_vm,-kernel 6.1,suite.test -test.run '^TestLinuxObeysTheLaw$$/(ipvlan|VLAN)')
 vm-run-rdma-6.1:
-	$(call in_vm,-kernel 6.1,rdma.test -test.run '^Test(Shared|Exclusive|Mode|Discovery|Tell|Promise)')
+	$(call in_vm,-kernel 6.1,rdma.test -test.run '^Test(Shared|Exclusive|Mode|Discovery|Tell|Promise|Counters)')
 vm-run-ofed-6.1:
 	$(call in_vm,-kernel 6.1 -machine ofed-view,rdma.test -test.run '^Test(Shared|Exclusive|TellEach|PromiseEqual|PromiseExclusive|PromiseEvents)')
 vm-run-nodes-6.1:

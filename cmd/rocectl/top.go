@@ -51,12 +51,12 @@ func topCommand(node *nodeFlags) *cobra.Command {
 	return cmd
 }
 
-// top is a run of rocectl top. before is what the devices had counted at the last look.
+// top is a run of rocectl top, with what was counted at the last two looks.
 type top struct {
-	node   *nodeFlags
-	format cli.Format
-	out    io.Writer
-	before map[string]usage.Traffic
+	node        *nodeFlags
+	format      cli.Format
+	out         io.Writer
+	before, now map[usage.Source]usage.Traffic
 }
 
 func (t *top) once(ctx context.Context) error {
@@ -103,9 +103,8 @@ func (t *top) look(ctx context.Context) ([]usage.Use, error) {
 	if errors.Is(err, unix.EPROTONOSUPPORT) || errors.Is(err, rdma.ErrNoDevice) {
 		err = cnierr.New(cnierr.NoRDMA, "look for", "RDMA devices", "load the driver of the node's RDMA NICs; rdma dev shows their devices", "%w", err)
 	}
-	now := n.Traffic(time.Now())
-	usage.AddRates(uses, t.before, now)
-	t.before = now
+	t.before, t.now = t.now, n.Traffic(time.Now())
+	usage.AddRates(uses, t.before, t.now)
 	return uses, errors.Join(err, unreadable)
 }
 
@@ -127,6 +126,12 @@ func (t *top) write(w io.Writer, uses []usage.Use) error {
 	}
 	if err := table.Print(); err != nil {
 		return err
+	}
+	for i, u := range uses {
+		sent, received := t.now[usage.Source{Device: u.Device}].Since(t.before[usage.Source{Device: u.Device}])
+		if sent != nil && u.Sent == nil && (i == 0 || uses[i-1].Device != u.Device) {
+			fmt.Fprintf(w, "# %s: all together send %s and receive %s\n", u.Device, sent, received)
+		}
 	}
 	dir, err := t.node.dir()
 	if err != nil {

@@ -31,50 +31,68 @@ func (r Rate) String() string {
 	return fmt.Sprintf("%.3g G%s", value, unit)
 }
 
-// Traffic is what a device has sent and received since it was made, over all of its ports.
+// Traffic is what was sent and received until a time, over all ports of a device.
 type Traffic struct {
-	At             time.Time
-	Sent, Received uint64
-	Unit           string // that of Rate; "": the driver does not count
+	At       time.Time `json:"at"`
+	Sent     uint64    `json:"sent"`
+	Received uint64    `json:"received"`
+	Unit     string    `json:"unit"` // that of Rate; "": the driver does not count
+}
+
+// Source is what counts: a device, for all of its users, or what its driver has bound to the
+// programs of one user.
+type Source struct {
+	Device string
+	User   User // zero: all
 }
 
 // counters are the files below a port that count RDMA traffic, and how many bytes one stands
-// for; 0 for packets. The first pair that a driver has counts.
+// for; 0 for packets. The first pair that a driver has counts. What it has bound to programs
+// has the names of the files.
 var counters = []struct { //nolint:gochecknoglobals // a table
 	sent, received string
 	bytes          uint64
 }{
-	{"hw_counters/sent_bytes", "hw_counters/rcvd_bytes", 1},  // Soft-RoCE of Linux 7.3
-	{"counters/port_xmit_data", "counters/port_rcv_data", 4}, // mlx5: words, as IBTA has them
-	{"hw_counters/tx_bytes", "hw_counters/rx_bytes", 1},      // bnxt_re
-	{"hw_counters/sent_pkts", "hw_counters/rcvd_pkts", 0},    // Soft-RoCE of Linux 6.1
+	{"hw_counters/rdma_tx_bytes", "hw_counters/rdma_rx_bytes", 1}, // mlx5 from Linux 6.15 on, only bound
+	{"hw_counters/sent_bytes", "hw_counters/rcvd_bytes", 1},       // Soft-RoCE of Linux 7.3
+	{"counters/port_xmit_data", "counters/port_rcv_data", 4},      // mlx5: words, as IBTA has them
+	{"hw_counters/tx_bytes", "hw_counters/rx_bytes", 1},           // bnxt_re
+	{"hw_counters/sent_pkts", "hw_counters/rcvd_pkts", 0},         // Soft-RoCE of Linux 6.1
 }
 
-// Traffic returns what the devices of the host have sent and received, by their names. The
-// counters of a device that was moved to a pod are not seen.
-func (n Node) Traffic(now time.Time) map[string]Traffic {
-	out := map[string]Traffic{}
+// Traffic returns what the devices of the host have sent and received since they were made.
+// The counters of a device that was moved to a pod are not seen.
+func (n Node) Traffic(now time.Time) map[Source]Traffic {
+	out := map[Source]Traffic{}
 	ports, _ := fs.Glob(n.Sys, "class/infiniband/*/ports/*") // the pattern is correct
 	for _, port := range ports {
-		device := path.Base(path.Dir(path.Dir(port)))
+		device := Source{Device: path.Base(path.Dir(path.Dir(port)))}
 		t := out[device]
 		t.At = now
-		for _, c := range counters {
-			sent, err := n.number(path.Join(port, c.sent))
-			received, err2 := n.number(path.Join(port, c.received))
-			if err != nil || err2 != nil {
-				continue
-			}
-			t.Unit = "packets"
-			if c.bytes > 0 {
-				t.Unit, sent, received = "bytes", sent*c.bytes, received*c.bytes
-			}
-			t.Sent, t.Received = t.Sent+sent, t.Received+received
-			break
-		}
+		t.add(func(file string) (uint64, bool) {
+			v, err := n.number(path.Join(port, file))
+			return v, err == nil
+		})
 		out[device] = t
 	}
 	return out
+}
+
+// add adds what the first pair of counters says.
+func (t *Traffic) add(value func(file string) (uint64, bool)) {
+	for _, c := range counters {
+		sent, ok := value(c.sent)
+		received, ok2 := value(c.received)
+		if !ok || !ok2 {
+			continue
+		}
+		t.Unit = "packets"
+		if c.bytes > 0 {
+			t.Unit, sent, received = "bytes", sent*c.bytes, received*c.bytes
+		}
+		t.Sent, t.Received = t.Sent+sent, t.Received+received
+		return
+	}
 }
 
 func (n Node) number(file string) (uint64, error) {
@@ -85,8 +103,8 @@ func (n Node) number(file string) (uint64, error) {
 	return strconv.ParseUint(strings.TrimSpace(string(b)), 10, 64)
 }
 
-// Since returns the rates of a device between two looks; nil if they are not known. A counter
-// that is smaller than before began again: the device was made again.
+// Since returns the rates between two looks; nil if they are not known. If a counter is
+// smaller than before, the device was made again, or a program of the user has ended.
 func (t Traffic) Since(before Traffic) (sent, received *Rate) {
 	seconds := t.At.Sub(before.At).Seconds()
 	if t.Unit == "" || t.Unit != before.Unit || seconds <= 0 || t.Sent < before.Sent || t.Received < before.Received {
@@ -95,9 +113,9 @@ func (t Traffic) Since(before Traffic) (sent, received *Rate) {
 	return &Rate{float64(t.Sent-before.Sent) / seconds, t.Unit}, &Rate{float64(t.Received-before.Received) / seconds, t.Unit}
 }
 
-// AddRates gives the rates of each device to the user that has all of its queue pairs, if
-// there is only one.
-func AddRates(uses []Use, before, after map[string]Traffic) {
+// AddRates gives each user its rates: those of the counters that are bound to it, which it
+// adds to after, or else those of the device, if no other user has queue pairs there.
+func AddRates(uses []Use, before, after map[Source]Traffic) {
 	users := map[string]int{}
 	for _, u := range uses {
 		if u.Total() > 0 {
@@ -105,8 +123,15 @@ func AddRates(uses []Use, before, after map[string]Traffic) {
 		}
 	}
 	for i := range uses {
-		if u := &uses[i]; u.Total() > 0 && users[u.Device] == 1 {
-			u.Sent, u.Received = after[u.Device].Since(before[u.Device])
+		u := &uses[i]
+		by := Source{Device: u.Device}
+		switch {
+		case u.Counted != nil:
+			by.User = u.User
+			after[by] = *u.Counted
+		case u.Total() == 0 || users[u.Device] > 1:
+			continue
 		}
+		u.Sent, u.Received = after[by].Since(before[by])
 	}
 }

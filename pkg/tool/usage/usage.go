@@ -15,7 +15,9 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"path"
 	"slices"
+	"time"
 
 	"github.com/roce-cni/roce-cni/pkg/base/netns"
 	"github.com/roce-cni/roce-cni/pkg/plugin/conf"
@@ -78,8 +80,10 @@ type Use struct {
 	RegionBytes uint64         `json:"regionBytes"`
 	Connections int            `json:"connections"`
 	Processes   []rdma.Process `json:"processes"`
-	// Sent and Received are rates: nil if several users have queue pairs on the device,
-	// because it counts for all of them, or if it does not count.
+	// Counted is what the driver has counted for these processes alone; nil if it does not.
+	Counted *Traffic `json:"counted,omitempty"`
+	// Sent and Received are rates: nil if nothing is counted for the user, and the device
+	// does not count or counts for several users with queue pairs.
 	Sent     *Rate `json:"sent,omitempty"`
 	Received *Rate `json:"received,omitempty"`
 }
@@ -184,7 +188,22 @@ func (r *read) device(ctx context.Context, c *nldev.Conn, d nldev.Device) error 
 			}
 		}
 	}
-	return nil
+	bound, err := c.Counters(ctx, d.Index)
+	for _, b := range bound {
+		if b.PID == 0 {
+			continue
+		}
+		u := r.of(d, nldev.Resource{PID: b.PID})
+		t := cmp.Or(u.Counted, &Traffic{At: time.Now()})
+		t.add(func(file string) (uint64, bool) {
+			v, ok := b.Values[path.Base(file)]
+			return v, ok
+		})
+		if t.Unit != "" {
+			u.Counted = t
+		}
+	}
+	return err
 }
 
 func (u *Use) count(kind nldev.Kind, o nldev.Resource) {

@@ -195,6 +195,18 @@ func TestRatesAreThoseOfTheOnlyUserOfADevice(t *testing.T) {
 		t.Error(diff)
 	}
 
+	bound := func(sent uint64, at time.Time) []Use {
+		uses := []Use{use("rxe0", "a", 2), use("rxe0", "b", 1)}
+		uses[1].Counted = &Traffic{At: at, Sent: sent, Received: 2 * sent, Unit: "bytes"}
+		return uses
+	}
+	AddRates(bound(1000, start), nil, before)
+	two := bound(9000, start.Add(2*time.Second))
+	AddRates(two, before, after)
+	if a, b := two[0], two[1]; a.Sent != nil || b.Sent == nil || b.Sent.String() != "4 kB/s" || b.Received.String() != "8 kB/s" {
+		t.Errorf("the user with counters of its own has %v, %v; the other one %v", b.Sent, b.Received, a.Sent)
+	}
+
 	shared := []Use{use("rxe0", "a", 2), use("rxe0", "b", 1)}
 	again := []Use{use("rxe0", "a", 2)}
 	AddRates(shared, before, after)

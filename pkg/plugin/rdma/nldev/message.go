@@ -41,6 +41,11 @@ const (
 	attrNetnsMode    = 66 // RDMA_NLDEV_SYS_ATTR_NETNS_MODE
 	attrProtocol     = 67
 	attrNetnsFD      = 68
+	attrStatRes      = 75 // RDMA_NLDEV_ATTR_STAT_RES
+	attrCounters     = 77 // RDMA_NLDEV_ATTR_STAT_COUNTER
+	attrValues       = 80 // RDMA_NLDEV_ATTR_STAT_HWCOUNTERS
+	attrValueName    = 82 // RDMA_NLDEV_ATTR_STAT_HWCOUNTER_ENTRY_NAME
+	attrValue        = 83 // RDMA_NLDEV_ATTR_STAT_HWCOUNTER_ENTRY_VALUE
 	attrRaw          = 85 // RDMA_NLDEV_ATTR_RES_RAW
 	attrContexts     = 86 // RDMA_NLDEV_ATTR_RES_CTX
 )

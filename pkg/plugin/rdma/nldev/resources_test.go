@@ -5,9 +5,11 @@ package nldev
 
 import (
 	"context"
+	"encoding/binary"
 	"encoding/hex"
 	"errors"
 	"os"
+	"slices"
 	"strings"
 	"testing"
 
@@ -63,6 +65,32 @@ func TestRecordedObjectsAreRead(t *testing.T) {
 	}
 	if _, err := New(objects{}).Resources(t.Context(), 0, Contexts); !errors.Is(err, ErrNoDevice) {
 		t.Errorf("a kernel that does not know the kind: %v, want ErrNoDevice", err)
+	}
+}
+
+// attribute returns a netlink attribute.
+func attribute(typ uint16, value ...[]byte) []byte {
+	b := slices.Concat(value...)
+	out := binary.NativeEndian.AppendUint16(nil, uint16(4+len(b)))
+	out = append(binary.NativeEndian.AppendUint16(out, typ), b...)
+	return append(out, make([]byte, -len(out)&3)...)
+}
+
+// TestCountersOfAProgramAreRead has an answer as fill_res_counter_entry writes it, with a counter
+// in the mode auto pid and one that was bound by hand.
+func TestCountersOfAProgramAreRead(t *testing.T) {
+	t.Parallel()
+	value := func(name string, v uint64) []byte {
+		return attribute(81, attribute(attrValueName, []byte(name+"\x00")), attribute(attrValue, binary.NativeEndian.AppendUint64(nil, v)))
+	}
+	row := attribute(attrCounters,
+		attribute(78, nlsock.AppendNumber(nil, attrPID, 188), attribute(attrValues, value("rdma_tx_bytes", 1<<40), value("out_of_buffer", 3))),
+		attribute(78, attribute(attrValues, value("rdma_tx_bytes", 5))),
+	)
+	got, err := New(objects{uint16(counters): {row}}).Counters(t.Context(), 0)
+	want := []Counter{{188, map[string]uint64{"rdma_tx_bytes": 1 << 40, "out_of_buffer": 3}}, {0, map[string]uint64{"rdma_tx_bytes": 5}}}
+	if diff := cmp.Diff(want, got); err != nil || diff != "" {
+		t.Errorf("%v (-want +got)\n%s", err, diff)
 	}
 }
 
