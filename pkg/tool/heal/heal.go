@@ -34,7 +34,8 @@ import (
 	"github.com/roce-cni/roce-cni/pkg/plugin/record"
 )
 
-// There are at most 30 repairs in a minute: atOnce, and another one after each pause.
+// There are at most 30 repairs in a minute: atOnce, and another one after each pause. Those of
+// one reset do not wait, because addresses are off meanwhile: the next repair waits for them.
 const (
 	atOnce = 10
 	pause  = 3 * time.Second
@@ -340,11 +341,14 @@ func (h *Healer) mayRepair(a *attachment) bool {
 }
 
 // reset sets the addresses of all pods of RDMA ports again that were made again, each in its
-// index. That is one repair: the NIC is the cause.
+// index. The first repair was taken from those of this minute.
 func (h *Healer) reset(ctx context.Context, a *attachment, why error) {
 	repaired := false
 	err := h.Node.Reset(ctx, h.Node.Remade(ctx), func(pods []conf.Attachment) error {
-		for _, at := range pods {
+		for i, at := range pods {
+			if i > 0 {
+				h.limit.Reserve()
+			}
 			if pod := h.get(at); pod != nil {
 				h.repair(ctx, pod)
 				repaired = repaired || at == a.at

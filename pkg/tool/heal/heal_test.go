@@ -4,9 +4,11 @@
 package heal
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"log/slog"
+	"maps"
 	"os"
 	"path/filepath"
 	"slices"
@@ -22,6 +24,7 @@ import (
 	"github.com/roce-cni/roce-cni/pkg/plugin/calls"
 	"github.com/roce-cni/roce-cni/pkg/plugin/conf"
 	"github.com/roce-cni/roce-cni/pkg/plugin/plan"
+	"github.com/roce-cni/roce-cni/pkg/plugin/rdma"
 	"github.com/roce-cni/roce-cni/pkg/plugin/record"
 )
 
@@ -32,8 +35,9 @@ type machine struct {
 
 	mu       sync.Mutex
 	damaged  map[conf.Attachment]bool
-	nic      error           // stands in the way of each repair
-	slow     conf.Attachment // a look at it does not end in time
+	nic      error                     // stands in the way of each repair
+	why      map[conf.Attachment]error // what Repair can do nothing about
+	slow     conf.Attachment           // a look at it does not end in time
 	looks    int
 	ofOne    map[conf.Attachment][]time.Duration // when it was looked at
 	repaired []time.Duration                     // when
@@ -44,7 +48,7 @@ func (m *machine) Lost(ctx context.Context, at conf.Attachment) (plan.Ops, error
 	m.mu.Lock()
 	m.looks++
 	m.ofOne[at] = append(m.ofOne[at], m.now())
-	slow, damaged := at == m.slow, m.damaged[at]
+	slow, damaged, why := at == m.slow, m.damaged[at], m.why[at]
 	m.mu.Unlock()
 	if slow {
 		<-ctx.Done()
@@ -52,7 +56,7 @@ func (m *machine) Lost(ctx context.Context, at conf.Attachment) (plan.Ops, error
 	if damaged {
 		return plan.InPod(plan.Rule{}), nil
 	}
-	return nil, nil
+	return nil, why
 }
 
 func (m *machine) Repair(_ context.Context, at conf.Attachment) (plan.Ops, error) {
@@ -63,6 +67,7 @@ func (m *machine) Repair(_ context.Context, at conf.Attachment) (plan.Ops, error
 		return nil, m.nic
 	}
 	delete(m.damaged, at)
+	delete(m.why, at)
 	if m.after != nil {
 		m.after(at)
 	}
@@ -71,7 +76,10 @@ func (m *machine) Repair(_ context.Context, at conf.Attachment) (plan.Ops, error
 
 func (m *machine) Remade(context.Context) []attach.Remade { return nil }
 func (m *machine) Reset(_ context.Context, _ []attach.Remade, repair func([]conf.Attachment) error) error {
-	return repair(nil)
+	m.mu.Lock()
+	pods := slices.SortedFunc(maps.Keys(m.why), func(a, b conf.Attachment) int { return cmp.Compare(a.ContainerID, b.ContainerID) })
+	m.mu.Unlock()
+	return repair(pods)
 }
 func (m *machine) now() time.Duration        { return time.Since(m.began) }
 func (m *machine) damage(at conf.Attachment) { m.mu.Lock(); m.damaged[at] = true; m.mu.Unlock() }
@@ -109,7 +117,7 @@ func fatal(t *testing.T, err error) {
 // newMachine runs a healer of so many attachments until the test ends.
 func newMachine(t *testing.T, attachments int) *machine {
 	t.Helper()
-	m := &machine{began: time.Now(), damaged: map[conf.Attachment]bool{}, ofOne: map[conf.Attachment][]time.Duration{}}
+	m := &machine{began: time.Now(), damaged: map[conf.Attachment]bool{}, why: map[conf.Attachment]error{}, ofOne: map[conf.Attachment][]time.Duration{}}
 	records := record.Store{Dir: t.TempDir(), BootID: "boot"}
 	m.Healer = New(Config{
 		Node: m, Records: records, Calls: calls.File{Dir: records.Dir},
@@ -185,6 +193,36 @@ func TestRepairsAreBoundedAndAllCome(t *testing.T) {
 		}
 		if n := len(m.said(t)); n != 100 {
 			t.Errorf("%d calls, want one for each", n)
+		}
+	})
+}
+
+// Those of a reset do not wait for each other, and count: the next repair comes when there were
+// at most 30 in a minute.
+func TestTheRepairsOfAResetCount(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		m := newMachine(t, 61)
+		m.All = true
+		synctest.Wait()
+		m.mu.Lock()
+		for i := range 60 {
+			m.why[container(i)] = &rdma.MovedError{Port: "mlx5_0/1", Was: 3, Is: 4}
+		}
+		m.mu.Unlock()
+		m.tells(container(0))
+		time.Sleep(again + quiet)
+		synctest.Wait()
+		if n := len(m.repairs()); n != 60 {
+			t.Fatalf("%d repairs at once, want those of all 60 pods of the device", n)
+		}
+		m.damage(container(60))
+		m.tells(container(60))
+		time.Sleep(time.Hour)
+		synctest.Wait()
+		all := m.repairs()
+		if took, want := all[len(all)-1]-all[0], (60-atOnce)*pause; len(all) != 61 || took < want || took > want+2*pause {
+			t.Errorf("%d repairs in %v, want 61 in %v", len(all), took, want)
 		}
 	})
 }
