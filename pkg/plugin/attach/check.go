@@ -190,13 +190,14 @@ func (n Node) Status(ctx context.Context, req conf.Request) error {
 	defer r.Close()
 	for i, one := range req.Rails {
 		if errors.Is(rails[i].Fault, rdma.ErrNoDevice) && n.heldByPod(plan.Link{}, one.Parent.RDMA) != nil {
-			return nil // a pod has it
+			rails[i].Fault = errServes
 		}
 		if rails[i].Fault != nil {
 			continue
 		}
-		if _, err := n.device(ctx, r, req, one, rails[i].Parent); cnierr.CodeOf(err) != cnierr.RDMAHeld { // as above
-			rails[i].Fault = err
+		device, err := n.device(ctx, r, req, one, rails[i].Parent)
+		if cnierr.CodeOf(err) != cnierr.RDMAHeld { // a pod has it
+			rails[i].Fault = cmp.Or(err, hasPlace(r, req, device))
 		}
 	}
 	if req.Status.Rails == conf.AnyRail {
@@ -205,6 +206,9 @@ func (n Node) Status(ctx context.Context, req conf.Request) error {
 	claim, _, err := n.claim(req, rails)
 	if err != nil {
 		return lease.StatusError(req, err)
+	}
+	if len(claim.Rails()) == 0 { // pods have all that can serve
+		return nil
 	}
 	return claim.Status(ctx)
 }

@@ -280,6 +280,26 @@ func TestStatusOfRails(t *testing.T) {
 	}
 }
 
+func TestStatusSeesAFullGIDTable(t *testing.T) {
+	t.Parallel()
+	const require = `, "status": {"rails": "require"}`
+	full := func(gid, extra string, host ...int) error {
+		w := newRailsWorld(t)
+		w.config = strings.Replace(railsConfig, `"rdma": %q`, `"rdma": {"mode": %q, "gid": "`+gid+`"}`, 1)
+		w.mode = conf.RDMAAuto
+		w.hca.each, w.hca.tables = true, newGIDTables(8, 1, host...)
+		return w.node().Status(ctx, w.request("c1", "net1", extra))
+	}
+	if err := errors.Join(full("require", "", 8, 8, 0), full("require", require+`, "minRails": 2`, 0, 8, 0), full("warn", require, 8, 8, 8)); err != nil {
+		t.Errorf("with enough rails: %v", err)
+	}
+	for name, err := range map[string]error{"one is full": full("require", require, 0, 8, 0), "all are full": full("require", "", 8, 8, 8)} {
+		if cnierr.CodeOf(err) != cnierr.NotAvailable || !strings.Contains(err.Error(), `rail "1 (net1-1)"`) || !strings.Contains(err.Error(), "its GID table is full") {
+			t.Errorf("%s: got %v, want code %d that names rail 1", name, err, cnierr.NotAvailable)
+		}
+	}
+}
+
 func TestStatusCannotKnowWhichInterfacesOfAPodAreMeant(t *testing.T) {
 	t.Parallel()
 	w := newRailsWorld(t)

@@ -35,6 +35,15 @@ func (n Node) device(ctx context.Context, r RDMA, req conf.Request, rail conf.Ra
 	return &found, nil
 }
 
+// hasPlace is RDMA.HasPlace for the device of a rail, if the request waits for GIDs in the
+// table of the host; nil is no device.
+func hasPlace(r RDMA, req conf.Request, device *plan.RDMA) error {
+	if device == nil || req.RDMA.GID != conf.Require || req.LinkInContainer {
+		return nil
+	}
+	return r.HasPlace(device.Device)
+}
+
 // heldByPod returns an error that names the attachment to which the RDMA device of a
 // parent, or the one that was selected by its name, was moved; nil if there is none.
 // A link in a pod may have the same name as the parent and be another link.

@@ -98,6 +98,39 @@ func TestAddTakesTheDeviceAgainAfterACrashAtEveryOp(t *testing.T) {
 	})
 }
 
+// TestStatusCountsARailWhoseDeviceAPodHas as one that serves: the others are looked at, too.
+func TestStatusCountsARailWhoseDeviceAPodHas(t *testing.T) {
+	t.Parallel()
+	w := exclusive(t)
+	if _, err := w.node().Add(ctx, w.request("c1", "net1", "")); err != nil {
+		t.Fatal(err)
+	}
+	w.fake.NIC("ens3", conf.MAC{0x52, 0x54, 0, 0, 0, 3})
+	w.mode, w.hca.each = conf.RDMAOff, true
+	status := func(least int, masters string) error {
+		w.config = `{"cniVersion": "1.1.0", "name": "rail", "type": "roce", "rails": [` + masters + `], "minRails": ` + fmt.Sprint(least) + `,
+			"status": {"rails": "require"}, "rdma": %q, "ipam": {"type": "roce-ipam", "subnets": [{"subnet": "172.17.{rail}.0/29"}]}%s}`
+		return w.node().Status(ctx, w.request("c2", "net1", ""))
+	}
+	const held, other, gone = `{"master": {"rdma": "mlx5_0"}}`, `{"master": "ens3"}`, `{"master": "nosuch"}`
+	for _, tc := range []struct {
+		least   int
+		masters string
+		want    cnierr.Code // 0: fine
+	}{
+		{1, held, 0},
+		{1, held + ", " + gone, 0},
+		{2, held + ", " + other, 0},
+		{2, held + ", " + gone, cnierr.Limited},
+		{3, held + ", " + other + ", " + gone, cnierr.Limited},
+		{2, held + ", " + other + ", " + gone, 0},
+	} {
+		if err := status(tc.least, tc.masters); (err == nil) != (tc.want == 0) || err != nil && cnierr.CodeOf(err) != tc.want {
+			t.Errorf("%d of %s: got %v, want code %d", tc.least, tc.masters, err, tc.want)
+		}
+	}
+}
+
 func TestErrorOfTheSecondPodNamesThePodThatHasTheDevice(t *testing.T) {
 	t.Parallel()
 	w := exclusive(t)

@@ -45,8 +45,8 @@ func (n Node) survey(ctx context.Context, pod *pod, req conf.Request) (conf.Requ
 		}
 		r.Node = n.ID
 		r.RDMA, r.Fault = n.device(ctx, pod.rdma, req, one, r.Parent)
-		if r.RDMA != nil && req.MinRails < len(req.Rails) && req.RDMA.GID == conf.Require && !req.LinkInContainer {
-			r.Fault = pod.rdma.HasPlace(r.RDMA.Device) // only of a rail that can be left out: it takes a file for each place
+		if req.MinRails < len(req.Rails) { // only of a rail that can be left out: it takes a file for each place
+			r.Fault = cmp.Or(r.Fault, hasPlace(pod.rdma, req, r.RDMA))
 		}
 	}
 	return req, rails, nil
@@ -93,6 +93,10 @@ func (n Node) claim(req conf.Request, rails []plan.RailFacts) (claim *lease.Clai
 	return claim, leftOut, nil
 }
 
+// errServes is the fault of a rail of a STATUS that counts as one that serves: a pod has its
+// device, so nothing else is known of it.
+var errServes = errors.New("a pod has the device")
+
 // enough returns the faults of rails that can be left out. It returns an error if the
 // other rails are not enough.
 func enough(req conf.Request, rails []plan.RailFacts) (leftOut []string, err error) {
@@ -100,7 +104,7 @@ func enough(req conf.Request, rails []plan.RailFacts) (leftOut []string, err err
 	all := len(req.Rails)
 	for i, r := range rails {
 		fault := r.Fault
-		if fault == nil {
+		if fault == nil || errors.Is(fault, errServes) {
 			continue
 		}
 		if all > 1 {
