@@ -56,6 +56,28 @@ func TestANameIsAskedForUntilThereIsAnAnswer(t *testing.T) {
 	}
 }
 
+// A node that is in another rack now does not ask for a block of its former one.
+func TestANameOfAnotherRackIsNotAskedForAgain(t *testing.T) {
+	t.Parallel()
+	const racks = `{"rails": [{"subnets": [{"subnet": "10.0.{rack}.0/24"}]}], "rackLabel": "rack"}`
+	store, now := blocktest.NewMem(), space(t, racks, "2")
+	c := claimer(store, 1)
+	ctx, cancel := context.WithCancel(t.Context())
+	store.Fault = func(op blocktest.Op, _ string) blocktest.Fault {
+		if op != blocktest.Create || ctx.Err() != nil {
+			return blocktest.None
+		}
+		cancel()
+		return blocktest.Lost
+	}
+	if _, err := c.Claim(ctx, space(t, racks, "1"), nil); cnierr.CodeOf(err) != cnierr.TryAgain {
+		t.Errorf("without an answer: %v", err)
+	}
+	if got := mustClaim(t, c, now); now.Check(got) != nil {
+		t.Errorf("got %+v: %v", got, now.Check(got))
+	}
+}
+
 func TestWaitsGrowAndHonourTheServer(t *testing.T) {
 	t.Parallel()
 	for fault, after := range map[blocktest.Fault]time.Duration{blocktest.Lost: 0, blocktest.Refused: blocktest.RetryAfter} {

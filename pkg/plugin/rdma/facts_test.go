@@ -6,6 +6,7 @@ package rdma
 import (
 	"errors"
 	"fmt"
+	"io/fs"
 	"os"
 	"path/filepath"
 	"strings"
@@ -230,23 +231,30 @@ func TestFactsOfAKernelWithoutRDMA(t *testing.T) {
 	}
 }
 
-// TestDeviceOfAParentInThePodIsFoundInTheHost is a virtual function.
-// Another plugin moved its interface into the pod. Its RDMA device is still in the host.
-func TestDeviceOfAParentInThePodIsFoundInTheHost(t *testing.T) {
+// TestDeviceOfAParentInThePodIsFound is a virtual function.
+// Another plugin moved its interface into the pod. Its RDMA device is still in the host, or there, too.
+func TestDeviceOfAParentInThePodIsFound(t *testing.T) {
 	t.Parallel()
-	sys := fstest.MapFS{
-		"bus/pci/devices/0000:0b:00.2/infiniband/mlx5_3/state": {},
-		"class/infiniband/mlx5_3/device":                       symlink("../../../devices/0000:0b:00.2"),
-		"devices/0000:0b:00.2/subsystem":                       symlink("../../bus/pci"),
+	const device, pci = "class/infiniband/mlx5_3/device", "bus/pci/devices/0000:0b:00.2/infiniband/mlx5_3"
+	host := fstest.MapFS{
+		pci + "/state":                   {},
+		device:                           symlink("../../../devices/0000:0b:00.2"),
+		"devices/0000:0b:00.2/subsystem": symlink("../../bus/pci"),
 	}
-	n := &node{exclusive: true, devices: []*hca{roce(0, "mlx5_0", r0, "r0"), roce(3, "mlx5_3", 0, "")}}
-	n.withSettings(t, "mlx5_3", "0", "")
-	link(t, filepath.Join(n.files, "sysfs/class/net/vf0/device"), "../../../devices/0000:0b:00.2")
-	link(t, filepath.Join(n.files, "sysfs/devices/0000:0b:00.2/subsystem"), "../../bus/pci")
-	s := n.subsystem(t, sys)
-	got, err := s.Facts(t.Context(), conf.RDMA{Mode: conf.RDMAAuto}, plan.Link{Name: "vf0", Layers: [][]int32{{r0}}}, true)
-	if err != nil || got.Device.Name != "mlx5_3" || got.Device.PCI != "0000:0b:00.2" {
-		t.Errorf("got %+v, %v, want mlx5_3, whatever has the index of vf0 in the host", got.Device, err)
+	for in, sys := range map[Side]fs.FS{Host: host, Pod: fstest.MapFS{}} {
+		n := &node{exclusive: true, devices: []*hca{roce(0, "mlx5_0", r0, "r0"), roce(3, "mlx5_3", 0, "")}}
+		n.devices[1].in = in
+		n.withSettings(t, "mlx5_3", "0", "")
+		link(t, filepath.Join(n.files, "sysfs/class/net/vf0/device"), "../../../devices/0000:0b:00.2")
+		link(t, filepath.Join(n.files, "sysfs/devices/0000:0b:00.2/subsystem"), "../../bus/pci")
+		if in == Pod {
+			link(t, filepath.Join(n.files, "sysfs", device), "../../../devices/0000:0b:00.2")
+			link(t, filepath.Join(n.files, "sysfs", pci), "mlx5_3")
+		}
+		got, err := n.subsystem(t, sys).Facts(t.Context(), conf.RDMA{Mode: conf.RDMAAuto}, plan.Link{Name: "vf0", Layers: [][]int32{{r0}}}, true)
+		if err != nil || got.Device.Name != "mlx5_3" || got.Device.PCI != "0000:0b:00.2" {
+			t.Errorf("namespace %d: got %+v, %v, want mlx5_3, whatever has the index of vf0 in the host", in, got.Device, err)
+		}
 	}
 }
 

@@ -10,6 +10,7 @@ import (
 	"errors"
 	"log/slog"
 	"math/rand/v2"
+	"net/netip"
 	"strings"
 	"sync"
 	"testing"
@@ -45,8 +46,9 @@ type fixture struct {
 
 	mu       sync.Mutex
 	slots    block.Slots
-	fault    error // why no slot may be taken
-	away     bool  // the API server is
+	fault    error         // why no slot may be taken
+	away     bool          // the API server is
+	slow     time.Duration // how long the next read of the leases takes
 	troubles map[string]string
 	counted  map[string]int
 }
@@ -105,7 +107,13 @@ func kept(t *testing.T) block.Slots {
 func (o *fixture) now() time.Duration { return time.Since(o.start) + time.Hour }
 
 func (o *fixture) config() grant.Config {
-	book := ipam.New(ipam.Config{Dir: o.dir, BootID: "11111111-1111-4111-8111-111111111111", Now: o.now, Observe: everyNetnsLives})
+	read := func() time.Duration {
+		var wait time.Duration
+		o.tell(func() { wait, o.slow = o.slow, 0 })
+		time.Sleep(wait)
+		return o.now()
+	}
+	book := ipam.New(ipam.Config{Dir: o.dir, BootID: "11111111-1111-4111-8111-111111111111", Now: read, Observe: everyNetnsLives})
 	return grant.Config{
 		Pool: "compute",
 		Terms: func() (block.Slots, error) {
@@ -169,6 +177,16 @@ func (o *fixture) ask(pod string, during time.Duration) nodefile.Answer {
 			return a
 		}
 	}
+}
+
+// held returns how many slots the node holds.
+func (o *fixture) held() int {
+	o.Helper()
+	l, err := o.config().Claimer.Held(o.Context(), "compute")
+	if err != nil {
+		o.Fatal(err)
+	}
+	return len(l)
 }
 
 // heard fails the test unless the agent knows of these troubles and numbers.
@@ -250,24 +268,37 @@ func TestASlotThatNoPodLeasesIsReleasedAfterItsGrant(t *testing.T) {
 				return all(op, name)
 			}
 		})
-		held := func() int {
-			t.Helper()
-			l, err := o.config().Claimer.Held(t.Context(), "compute")
-			if err != nil {
-				t.Fatal(err)
-			}
-			return len(l)
-		}
-		if a := o.ask("db-0", 0); !a.Granted() || held() != 1 {
-			t.Fatalf("got %+v, and the node holds %d", a, held())
+		if a := o.ask("db-0", 0); !a.Granted() || o.held() != 1 {
+			t.Fatalf("got %+v, and the node holds %d", a, o.held())
 		}
 		o.tell(func() { o.away = true })
 		time.Sleep(2 * grant.Time)
 		o.heard(map[string]string{"sticky addresses": block.ErrUnknown.Error()}, map[string]int{"granted": 1})
 		o.tell(func() { o.away = false })
 		time.Sleep(time.Minute)
-		if o.heard(map[string]string{}, map[string]int{"granted": 1}); held() != 0 {
-			t.Errorf("the node holds %d, and no pod uses them", held())
+		if o.heard(map[string]string{}, map[string]int{"granted": 1}); o.held() != 0 {
+			t.Errorf("the node holds %d, and no pod uses them", o.held())
+		}
+	})
+}
+
+// The grant of db-1 ends while the controller, which releases what db-0 does not use, reads the
+// leases. An ADD may have leased in time what it has not read.
+func TestAGrantThatEndsDuringAReadCounts(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		o := open(t, func(*fixture) {})
+		other := ipam.Ask{Pool: "other", Owner: ipam.Owner{Network: "net", ContainerID: "c1", IfName: "net1"}}
+		other.Subnets = []ipam.Subnet{{Prefix: netip.MustParsePrefix("10.1.0.1/32")}}
+		if _, err := o.config().Leases.Acquire(t.Context(), other); err != nil { // so there are leases to read
+			t.Fatal(err)
+		}
+		o.ask("db-0", 0)
+		time.Sleep(grant.Time / 2)
+		o.ask("db-1", 0)
+		o.tell(func() { o.slow = grant.Time/2 + time.Second })
+		time.Sleep(grant.Time + 1500*time.Millisecond)
+		if n := o.held(); n != 1 {
+			t.Errorf("the node holds %d slots, want that of db-1 alone", n)
 		}
 	})
 }
