@@ -102,7 +102,7 @@ func TestRepairSetsAnAddressAlsoIfItsIndexIsTaken(t *testing.T) {
 			entries := w.hca.tables.tables["ens1"].entries
 			for i := range entries {
 				if i == at || c.all && i != 0 && entries[i] == (gidEntry{}) {
-					entries[i] = gidEntry{holder{link: "other"}, netip.AddrFrom4([4]byte{10, 9, 0, byte(i)}), gidtable.RoCEv2}
+					entries[i] = gidEntry{of: holder{link: "other"}, gid: netip.AddrFrom4([4]byte{10, 9, 0, byte(i)}), kind: gidtable.RoCEv2}
 				}
 			}
 			if _, err := w.node().Repair(ctx, c1); err != nil {

@@ -40,6 +40,7 @@ type gidEntry struct {
 	of   holder
 	gid  netip.Addr
 	kind string
+	gone bool // the address is: the kernel removes the entry before it makes another
 }
 
 // newGIDTables returns tables of three NICs with the entries of the host's addresses.
@@ -57,12 +58,13 @@ func newGIDTables(size, each int, host ...int) *gidTables {
 }
 
 func (t *gidTable) set(of holder, gid netip.Addr) {
+	t.settle()
 	if slices.ContainsFunc(t.entries, func(e gidEntry) bool { return e.of == of && e.gid == gid }) {
 		return
 	}
 	for _, kind := range []string{gidtable.RoCEv1, gidtable.RoCEv2}[2-t.each:] {
 		if i := slices.Index(t.entries, gidEntry{}); i >= 0 {
-			t.entries[i] = gidEntry{of, gid, kind}
+			t.entries[i] = gidEntry{of: of, gid: gid, kind: kind}
 		}
 	}
 }
@@ -75,14 +77,16 @@ func (t *gidTable) unset(is func(gidEntry) bool) {
 	}
 }
 
+func (t *gidTable) settle() { t.unset(func(e gidEntry) bool { return e.gone }) }
+
 // index returns where the RoCE v2 entry of an address is, -1 if there is none.
 func (t *gidTable) index(gid netip.Addr) int {
-	return slices.IndexFunc(t.entries, func(e gidEntry) bool { return e.gid == gid && e.kind == gidtable.RoCEv2 })
+	return slices.IndexFunc(t.entries, func(e gidEntry) bool { return e.gid == gid && e.kind == gidtable.RoCEv2 && !e.gone })
 }
 
 // indexOf is index for the entry of one interface.
 func (t *gidTable) indexOf(of holder, gid netip.Addr) int {
-	return slices.IndexFunc(t.entries, func(e gidEntry) bool { return e.of == of && e.gid == gid && e.kind == gidtable.RoCEv2 })
+	return slices.IndexFunc(t.entries, func(e gidEntry) bool { return e.of == of && e.gid == gid && e.kind == gidtable.RoCEv2 && !e.gone })
 }
 
 // LookBefore implements attach.RDMA. The fake knows the namespaces of the entries.
@@ -129,7 +133,9 @@ func (g *gidTables) undone(netns string, op plan.Op) {
 		case plan.Child:
 			t.unset(func(e gidEntry) bool { return e.of == holder{netns, k.Name} })
 		case plan.Address:
-			t.unset(func(e gidEntry) bool { return e.of == holder{netns, k.Link} && e.gid == k.Prefix.Addr() })
+			for i, e := range t.entries {
+				t.entries[i].gone = e.gone || e.of == holder{netns, k.Link} && e.gid == k.Prefix.Addr()
+			}
 		}
 	}
 }
@@ -143,7 +149,7 @@ func (g *gidTables) fillers() (n int) {
 	defer g.mu.Unlock()
 	for _, t := range g.tables {
 		for _, e := range t.entries {
-			if e.gid.IsValid() && plan.FillerRange.Contains(e.gid) {
+			if e.gid.IsValid() && !e.gone && plan.FillerRange.Contains(e.gid) {
 				n++
 			}
 		}
@@ -151,12 +157,13 @@ func (g *gidTables) fillers() (n int) {
 	return n
 }
 
-// Place implements attach.RDMA. The entries of the fake come and go at once.
+// Place implements attach.RDMA. The entries of the fake come at once, and go when it waits.
 func (h handle) Place(_ context.Context, r plan.AlignRail, set, unset []netip.Addr) (map[netip.Addr]int, error) {
 	h.w.step()
 	d, of := r.Device, holder{h.netns, r.Link}
 	h.tables.mu.Lock()
 	defer h.tables.mu.Unlock()
+	h.tables.of(d).settle()
 	out := map[netip.Addr]int{}
 	for _, a := range set {
 		if out[a] = h.tables.of(d).indexOf(of, a); out[a] < 0 {
