@@ -101,7 +101,7 @@ func (c call) serve(verb Verb) func(*skel.CmdArgs) error {
 		}()
 		ctx, cancel := context.WithTimeout(context.Background(), c.patience)
 		defer cancel()
-		defer time.AfterFunc(c.patience+c.grace, func() { os.Exit(c.giveUp()) }).Stop()
+		defer time.AfterFunc(c.patience+c.grace, func() { c.giveUp(); os.Exit(1) }).Stop()
 		if err := verb(ctx, args); err != nil {
 			return cnierr.CNI(name, err)
 		}
@@ -109,15 +109,12 @@ func (c call) serve(verb Verb) func(*skel.CmdArgs) error {
 	}
 }
 
-// giveUp reports that a call does not end, and returns the exit status.
-func (c call) giveUp() int {
+// giveUp reports that a call does not end. The exit status tells it without the report.
+func (c call) giveUp() {
 	err := cnierr.New(cnierr.TryAgain, "serve a call of", c.name,
 		"wait: the runtime tries again automatically; if the error stays, look in the node's log for a file system or device that hangs",
 		"it still runs %s after its deadline", c.grace)
-	if cnierr.CNI(c.name, err).Print() != nil {
-		return 2
-	}
-	return 1
+	_ = cnierr.CNI(c.name, err).Print()
 }
 
 // complete gives the form of our errors to errors that skel itself makes.

@@ -8,6 +8,7 @@ import (
 	"errors"
 	"fmt"
 	"testing"
+	"time"
 
 	"github.com/roce-cni/roce-cni/pkg/base/cnierr"
 	"github.com/roce-cni/roce-cni/pkg/cluster/block"
@@ -19,6 +20,11 @@ func TestAnswersOfAStoreAreExplained(t *testing.T) {
 		got := block.Explain(fmt.Errorf("x: %w", err))
 		if cnierr.CodeOf(got) != cnierr.TryAgain || !errors.Is(got, err) {
 			t.Errorf("%v becomes %v", err, got)
+		}
+	}
+	for busy, want := range map[block.BusyError]string{{}: "the server is busy", {After: time.Second}: "the server is busy, for 1s"} {
+		if got := busy.Error(); got != want {
+			t.Errorf("got %q, want %q", got, want)
 		}
 	}
 	denied := cnierr.New(cnierr.BadConfig, "create", "x", "give it the right", "%w", block.ErrUnknown)

@@ -42,6 +42,21 @@ func TestAllPoolsAreListed(t *testing.T) {
 	}
 }
 
+// A block of any other pool would prevent no removal.
+func TestAPoolStandsIfABlockPreventsItsRemoval(t *testing.T) {
+	t.Parallel()
+	const used = `"finalizers": ["roce-cni.io/in-use"]`
+	for meta, want := range map[string]bool{
+		`"uid": "u1", ` + used: true, `"uid": "u2", ` + used: false, `"uid": "u1"`: false,
+		`"uid": "u1", "deletionTimestamp": "2026-01-01T00:00:00Z", ` + used: false,
+	} {
+		s := serve(t, answer{code: 200, body: `{"metadata": {"name": "gpu", ` + meta + `}}`})
+		if got, err := s.api(t).Stands(t.Context(), "gpu", "u1"); err != nil || got != want {
+			t.Errorf("%s: stands: %t, %v, want %t", meta, got, err, want)
+		}
+	}
+}
+
 func TestReflectorsListAndWatchPools(t *testing.T) {
 	t.Parallel()
 	s := serve(t, answer{code: 200, body: railPools}, answer{code: 200, body: `{"type": "MODIFIED", "object": ` + railPool + `}`})

@@ -8,7 +8,9 @@ import (
 	"os"
 	"slices"
 	"testing"
+	"testing/fstest"
 
+	"github.com/roce-cni/roce-cni/pkg/base/netns"
 	"github.com/roce-cni/roce-cni/pkg/plugin/kernel/kerneltest"
 )
 
@@ -39,5 +41,15 @@ func TestTheAddressOfADefaultRouteStays(t *testing.T) {
 	}
 	if want := (linkRoute{Link: "eth0", Dst: netip.MustParsePrefix("fd00:1::/64")}); !slices.Contains(v.Routes, want) {
 		t.Errorf("got the routes %v, want %v among them", v.Routes, want)
+	}
+}
+
+// A look that cannot read a table is an error, and not a table without entries of pods.
+func TestALookThatFailsIsAnError(t *testing.T) {
+	t.Parallel()
+	pod := kerneltest.NewNode(t).Pod()
+	n := Node{Sys: fstest.MapFS{"class/infiniband/mlx5_0/ports/1/gids/0": {Data: []byte("no GID")}}}
+	if _, err := n.look(t.Context(), pod.Path, netns.ID{}, nil, []Port{portOf("mlx5_0", "ens1")}); err == nil {
+		t.Error("no error")
 	}
 }
