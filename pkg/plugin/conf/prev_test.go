@@ -4,6 +4,7 @@
 package conf_test
 
 import (
+	"maps"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
@@ -73,6 +74,17 @@ func TestAPluginThatMakesTheInterfaceAdoptsNone(t *testing.T) {
 	in.Command = "ADD"
 	if r, err := conf.Parse(in); err != nil || r.Prev != nil {
 		t.Errorf("ADD with a master: got %v, %v", r.Prev, err)
+	}
+}
+
+func TestCheckKnowsTheMACsOfThePodAtLast(t *testing.T) {
+	t.Parallel()
+	in := behind(`{"cniVersion": "1.0.0", "interfaces": [{"name": "ens1f0", "mac": "02:00:00:00:00:01"},
+		{"name": "net1", "mac": "02:00:00:00:00:07", "sandbox": "/x"}, {"name": "net2", "sandbox": "/x"}]}`, "")
+	in.Command = "CHECK"
+	r, err := conf.Parse(in)
+	if want := (map[conf.LinkName]conf.MAC{"net1": {2, 0, 0, 0, 0, 7}}); err != nil || !maps.Equal(r.MACs, want) {
+		t.Errorf("got %v, %v, want %v", r.MACs, err, want)
 	}
 }
 
