@@ -7,6 +7,8 @@ import (
 	"errors"
 	"os"
 	"testing"
+
+	"github.com/roce-cni/roce-cni/pkg/base/netns"
 )
 
 func TestNextEndsWhenTheListenerIsClosed(t *testing.T) {
@@ -26,5 +28,12 @@ func TestNextEndsWhenTheListenerIsClosed(t *testing.T) {
 		if !errors.Is(err, os.ErrClosed) {
 			t.Errorf("next: %v, want os.ErrClosed", err)
 		}
+	}
+}
+
+func TestANamespaceThatIsGoneHasNoNumber(t *testing.T) {
+	t.Parallel()
+	if n, err := new(Watcher).Number(t.Context(), "/run/netns/gone", netns.ID{Dev: 4, Ino: 1}); !errors.Is(err, netns.ErrGone) {
+		t.Errorf("got %d, %v", n, err)
 	}
 }
