@@ -241,13 +241,13 @@ func TestDeviceOfAParentInThePodIsFound(t *testing.T) {
 		device:                           symlink("../../../devices/0000:0b:00.2"),
 		"devices/0000:0b:00.2/subsystem": symlink("../../bus/pci"),
 	}
-	for in, sys := range map[Side]fs.FS{Host: host, Pod: fstest.MapFS{}} {
+	for in, sys := range map[plan.Place]fs.FS{plan.Host: host, plan.Pod: fstest.MapFS{}} {
 		n := &node{exclusive: true, devices: []*hca{roce(0, "mlx5_0", r0, "r0"), roce(3, "mlx5_3", 0, "")}}
 		n.devices[1].in = in
 		n.withSettings(t, "mlx5_3", "0", "")
 		link(t, filepath.Join(n.files, "sysfs/class/net/vf0/device"), "../../../devices/0000:0b:00.2")
 		link(t, filepath.Join(n.files, "sysfs/devices/0000:0b:00.2/subsystem"), "../../bus/pci")
-		if in == Pod {
+		if in == plan.Pod {
 			link(t, filepath.Join(n.files, "sysfs", device), "../../../devices/0000:0b:00.2")
 			link(t, filepath.Join(n.files, "sysfs", pci), "mlx5_3")
 		}

@@ -175,10 +175,7 @@ func onlyPort(devices []nldev.Device, name, link string, links fs.FS) []Match {
 
 // lowers returns the links directly below a link (netdev_adjacent_sysfs_add).
 func lowers(link string, links fs.FS) []string {
-	entries, err := fs.ReadDir(links, "class/net/"+link)
-	if err != nil {
-		return nil
-	}
+	entries, _ := fs.ReadDir(links, "class/net/"+link) // none if it cannot be read
 	var out []string
 	for _, e := range entries {
 		if name, ok := strings.CutPrefix(e.Name(), "lower_"); ok {
