@@ -4,9 +4,11 @@
 package agent
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"log/slog"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -106,14 +108,14 @@ func (c *callCounter) healed(call calls.Call) {
 }
 
 // healsEvery is how often the agent looks for what was healed. healsAtOnce is how many Events
-// it writes then, at most: the healer does no more for long.
+// it writes then, at most.
 const (
 	healsEvery  = 5 * time.Second
 	healsAtOnce = 20
 )
 
-// tellHeals tells what was healed since the agent started, until the context ends. An Event
-// that cannot be written is lost: it is in the calls of the node all the same.
+// tellHeals tells what was healed since the agent started, until the context ends, alarms first.
+// An Event that cannot be written is lost: it is in the calls of the node all the same.
 func (a *Agent) tellHeals(ctx context.Context) {
 	file := calls.File{Dir: a.Ranges.Dir}
 	_, mark, _ := file.After("") // those before the start
@@ -122,12 +124,13 @@ func (a *Agent) tellHeals(ctx context.Context) {
 		if mark = last; err != nil {
 			continue // the metrics say so
 		}
-		told := 0
+		ended = slices.DeleteFunc(ended, func(c calls.Call) bool { return !c.ByHealer() })
+		slices.SortStableFunc(ended, func(a, b calls.Call) int { return cmp.Compare(a.Verb, b.Verb) }) // ALARM, HEAL
+		if more := len(ended) - healsAtOnce; more > 0 {
+			a.Log.Warn("too much was healed for an Event of each: rocectl trace on the node lists all", "without", more)
+			ended = ended[:healsAtOnce]
+		}
 		for _, c := range ended {
-			if !c.ByHealer() || told == healsAtOnce {
-				continue
-			}
-			told++
 			if err := a.Tell(ctx, a.Node.Name, healed(c)); err != nil {
 				a.Log.Warn("an Event of a pod cannot be written", append(About(err), "pod", c.Pod)...)
 			}
