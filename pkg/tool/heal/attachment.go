@@ -5,6 +5,7 @@ package heal
 
 import (
 	"errors"
+	"fmt"
 	"log/slog"
 	"slices"
 	"time"
@@ -24,10 +25,11 @@ type attachment struct {
 	at         conf.Attachment
 	network    string
 	pod        conf.Pod
-	nsid       int32    // of the pod's namespace
-	parents    []string // its NICs, and other links of the host that it shares
-	links      []string // the links of the host that it has for itself
-	host, rdma bool     // it has routes or rules of the host, or an RDMA device
+	nsid       int32             // of the pod's namespace
+	parents    []string          // its NICs, and other links of the host that it shares
+	links      []string          // the links of the host that it has for itself
+	nics       map[string]string // the NIC of each of its interfaces
+	host, rdma bool              // it has routes or rules of the host, or an RDMA device
 	state
 }
 
@@ -41,16 +43,17 @@ type state struct {
 	looked time.Duration // when it was last looked at
 	healed time.Duration // when it was last healed, 0: never
 	stuck  bool          // it could not be made whole
-	said   string        // the last error
+	said   []string      // the last errors that are not about its NICs alone
 	blames []string      // the last errors about its NICs
 }
 
 // of returns what concerns the attachment of a record.
 func of(rec record.Record) attachment {
-	a := attachment{at: rec.Attachment, network: rec.Network, pod: rec.Pod, state: state{due: never}}
+	a := attachment{at: rec.Attachment, network: rec.Network, pod: rec.Pod, nics: map[string]string{}, state: state{due: never}}
 	for _, op := range rec.Plan.Ops {
 		if c, is := op.Kind.(plan.Child); is {
 			a.parents = append(a.parents, string(c.Parent))
+			a.nics[string(c.Name)] = string(c.Parent)
 		}
 		switch link := string(op.Link()); {
 		case op.Place == plan.Pod || link == "":
@@ -98,7 +101,7 @@ func (h *Healer) set(a *attachment, change func(*attachment)) {
 
 // intact notes that nothing is missing. The attachment is not looked at before a time.
 func (a *attachment) intact(until time.Duration) {
-	a.pause.Until, a.stuck, a.said, a.blames = until, false, "", nil
+	a.pause.Until, a.stuck, a.said, a.blames = until, false, nil, nil
 	if a.due != never {
 		a.due = max(a.due, until)
 	}
@@ -124,34 +127,75 @@ func (h *Healer) done(a *attachment, did plan.Ops, err error) {
 	})
 }
 
-// complain says an error once: of a NIC for all its pods, and otherwise for the pod.
-// The caller holds the lock.
+// complaint is an error of an attachment that is not said yet. same is what other pods of its
+// NIC can complain of too, or "".
+type complaint struct {
+	of   attachment
+	err  error
+	same string
+}
+
+// complain says an error of a NIC once for all its pods, and keeps the others for say. The
+// caller holds the lock.
 func (h *Healer) complain(a *attachment, err error) {
-	a.blames = nil
-	var mine []error
+	had := a.said
+	a.said, a.blames = nil, nil
 	for _, e := range cnierr.Each(err) {
-		if !ofNIC(e) {
-			mine = append(mine, e)
+		text, c := e.Error(), complaint{of: *a, err: e}
+		var moved *rdma.MovedError
+		var is *cnierr.Error
+		switch {
+		case slices.Contains([]cnierr.Code{cnierr.BadParent, cnierr.NoRDMA, cnierr.RDMAHeld}, cnierr.CodeOf(e)):
+			a.blames = append(a.blames, text)
+			if !h.blamed[text] {
+				h.blamed[text] = true
+				h.note(calls.Call{Error: text, Code: cnierr.CodeOf(e)})
+				h.Log.Warn("pods cannot be healed before their NIC is well", "error", e)
+			}
 			continue
+		case errors.As(e, &moved):
+			c.same = moved.Port + ": GID indexes changed, as after a failover of a bond or a reset of the NIC"
+			a.blames = append(a.blames, c.same)
+		case errors.As(e, &is) && a.nics[is.Subject] != "":
+			c.same = fmt.Sprintf("%s: %v", a.nics[is.Subject], is.Err)
 		}
-		a.blames = append(a.blames, e.Error())
-		if !h.blamed[e.Error()] {
-			h.blamed[e.Error()] = true
-			h.note(calls.Call{Error: e.Error(), Code: cnierr.CodeOf(e)})
-			h.Log.Warn("pods cannot be healed before their NIC is well", "error", e)
+		if a.said = append(a.said, text); !slices.Contains(had, text) && !h.blamed[c.same] {
+			h.unsaid = append(h.unsaid, c)
 		}
 	}
-	text := ""
-	if len(mine) > 0 {
-		text = errors.Join(mine...).Error()
+}
+
+// say says what several pods of a NIC complain of once, and the rest once for each pod.
+func (h *Healer) say() {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	pods := map[string]map[conf.Attachment]bool{}
+	for _, c := range h.unsaid {
+		if pods[c.same] == nil {
+			pods[c.same] = map[conf.Attachment]bool{}
+		}
+		pods[c.same][c.of.at] = true
 	}
-	if text == a.said {
-		return
+	alone := map[conf.Attachment][]error{}
+	for _, c := range h.unsaid {
+		switch n := len(pods[c.same]); {
+		case c.same == "" || n == 1:
+			alone[c.of.at] = append(alone[c.of.at], c.err)
+		case !h.blamed[c.same]:
+			h.blamed[c.same] = true
+			h.note(calls.Call{Error: fmt.Sprintf("%d pods on %s; rocectl check on the node names them", n, c.same), Code: cnierr.CodeOf(c.err)})
+			h.Log.Warn("pods of a NIC cannot be healed", "pods", n, "error", c.same)
+		}
 	}
-	if a.said = text; text != "" {
-		h.note(calls.Call{Network: a.network, Attachment: a.at, Pod: a.pod.String(), UID: a.pod.UID, Error: text, Code: cnierr.CodeOf(mine[0])})
-		h.Log.Warn("an attachment cannot be healed", append(a.names(), "error", text)...)
+	for _, c := range h.unsaid {
+		if errs := alone[c.of.at]; errs != nil {
+			delete(alone, c.of.at)
+			text := errors.Join(errs...).Error()
+			h.note(calls.Call{Network: c.of.network, Attachment: c.of.at, Pod: c.of.pod.String(), UID: c.of.pod.UID, Error: text, Code: cnierr.CodeOf(errs[0])})
+			h.Log.Warn("an attachment cannot be healed", append(c.of.names(), "error", text)...)
+		}
 	}
+	h.unsaid = nil
 }
 
 // forgive forgets the errors of NICs that no attachment has any more. The caller holds the
@@ -163,13 +207,6 @@ func (h *Healer) forgive() {
 			h.blamed[text] = true
 		}
 	}
-}
-
-// ofNIC says whether an error is about a NIC or an RDMA port, and so the same for all pods on
-// it.
-func ofNIC(err error) bool {
-	return errors.As(err, new(*rdma.MovedError)) ||
-		slices.Contains([]cnierr.Code{cnierr.BadParent, cnierr.NoRDMA, cnierr.RDMAHeld}, cnierr.CodeOf(err))
 }
 
 func (h *Healer) tell(a *attachment, did plan.Ops, took time.Duration) {

@@ -92,6 +92,7 @@ type Healer struct {
 	swept, due  time.Duration   // when all were looked at, and will be
 	hidden      bool            // it was said that namespaces are not visible
 	blamed      map[string]bool // the errors of NICs that were said
+	unsaid      []complaint
 }
 
 // New returns a healer. It does no I/O.
@@ -105,14 +106,14 @@ func New(c Config) *Healer {
 // Run heals until the context ends. One attachment is worked on at a time.
 func (h *Healer) Run(ctx context.Context) {
 	for ctx.Err() == nil {
-		now, due := h.Clock.Now(), h.sweepDue()
-		if now >= due {
-			h.sweep(ctx)
+		now, due, next := h.Clock.Now(), h.sweepDue(), h.next()
+		if now < due && next != nil && next.due <= now {
+			h.heal(ctx, next)
 			continue
 		}
-		next := h.next()
-		if next != nil && next.due <= now {
-			h.heal(ctx, next)
+		h.say() // pods that a NIC harms are looked at one after another
+		if now >= due {
+			h.sweep(ctx)
 			continue
 		}
 		wait := due - now

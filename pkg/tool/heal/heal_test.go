@@ -6,12 +6,15 @@ package heal
 import (
 	"cmp"
 	"context"
+	"errors"
 	"fmt"
 	"log/slog"
 	"maps"
+	"net/netip"
 	"os"
 	"path/filepath"
 	"slices"
+	"strings"
 	"sync"
 	"testing"
 	"testing/synctest"
@@ -300,6 +303,43 @@ func TestAnErrorOfANICIsToldOnceAndEndsWithTheNIC(t *testing.T) {
 			t.Errorf("%d attachments are damaged a second after the NIC came back", len(m.damaged))
 		}
 	})
+}
+
+// The errors of 20 pods that one event of their NIC harmed are one message with their number.
+// One pod that has the same alone has its own.
+func TestWhatManyPodsOfANICHaveIsToldOnce(t *testing.T) {
+	t.Parallel()
+	for want, why := range map[string]func(i int) error{
+		"20 pods on mlx5_0/1: GID indexes changed": func(i int) error {
+			addr := netip.AddrFrom4([4]byte{10, 0, 0, byte(i)})
+			return cnierr.New(cnierr.Damaged, "check GID of", addr.String(), "", "%w", &rdma.MovedError{Port: "mlx5_0/1", Addr: addr, Was: i, Is: i + 1})
+		},
+		"20 pods on r0: it misses more than routes and rules: macvlan": func(int) error {
+			return errors.Join(cnierr.New(cnierr.Damaged, "heal interface", "net1", "", "it misses more than routes and rules: macvlan"))
+		},
+	} {
+		synctest.Test(t, func(t *testing.T) {
+			m := newMachine(t, 21)
+			synctest.Wait()
+			loses := func(from, to int) {
+				for i := from; i < to; i++ {
+					m.mu.Lock()
+					m.why[container(i)] = why(i)
+					m.mu.Unlock()
+					m.tells(container(i))
+				}
+				time.Sleep(time.Minute)
+				synctest.Wait()
+			}
+			loses(20, 21)
+			loses(0, 20)
+			time.Sleep(time.Hour)
+			said := m.said(t)
+			if len(said) != 2 || said[0].ContainerID != container(20).ContainerID || said[1].ContainerID != "" || !strings.HasPrefix(said[1].Error, want) {
+				t.Errorf("said %+v\nwant one error of the pod, and %q", said, want)
+			}
+		})
+	}
 }
 
 // A program of a pod can flap its end of a pair, and flags of the NIC. It has the healer look
