@@ -146,7 +146,7 @@ func TestSharedFullTableIsAnErrorUnlessTheConfigurationSaysWarn(t *testing.T) {
 	n := newNode(t, "shared")
 	fillTable(t, 0, "")
 	p := n.pod()
-	contains(t, n.attach(n.rail(0).With("rdma", soon(nil)), p).mustFail(108), "roce[108] ", "rxe0/1 is full", "1024 of 1024", "fill has ")
+	contains(t, n.attach(n.rail(0).With("rdma", soon(nil)), p).mustFail(108), "roce[108] ", "rxe0/1 is full", "1024 of 1024", "fill has ", "rocectl gids")
 	n.nothingLeft()
 
 	warned := n.attach(n.rail(0).With("rdma", soon(map[string]any{"gid": "warn"})), p)
@@ -218,7 +218,7 @@ func TestSharedTableThatOthersFilledIsReportedAsFull(t *testing.T) {
 		contains(t, text, "may be full", "without them 1 of 1024 entries", `"unable to add gid" with error=-28`)
 		contains(t, run(t, "dmesg"), "unable to add gid", "error=-28")
 	} else {
-		contains(t, text, "rxe0/1 is full", "1024 of 1024")
+		contains(t, text, "rxe0/1 is full", "1024 of 1024", "fill has ", "rocectl gids")
 	}
 	other.Remove(t)
 	cnitest.Await(t, "the table is empty again", func() bool { return gids(t, "", "rxe0").used() < 4 })

@@ -394,7 +394,7 @@ func (f *filling) look(s *rdma.Subsystem, d plan.RDMADevice) error {
 	if err != nil {
 		return err
 	}
-	f.free, f.width, f.hidden, f.table = size-len(all), gidtable.Width(all), hidden, gidtable.Fill(all, size)
+	f.free, f.width, f.hidden, f.table = size-len(all), gidtable.Width(all), hidden, gidtable.Fill(all, size, nil)
 	f.room = gidtable.Room(f.free, f.width)
 	return nil
 }

@@ -134,7 +134,7 @@ func (v view) entries(p nic.Port) []report.Finding {
 	if err != nil {
 		return []report.Finding{cannotTell(p.String(), err.Error(), "a GID table")}
 	}
-	found := gidtable.Fill(entries, size)
+	found := gidtable.Fill(entries, size, nil)
 	faults := oddEntries(entries)
 	var at []string
 	for _, a := range v.addrs {

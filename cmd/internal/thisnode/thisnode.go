@@ -11,6 +11,7 @@ import (
 	"context"
 	"crypto/rand"
 	"log/slog"
+	"net/netip"
 	"os"
 	"path/filepath"
 
@@ -74,5 +75,8 @@ func (m Machine) Wire(k attach.Kernel) plan.Single {
 
 // RDMA implements attach.Machine.
 func (m Machine) RDMA(path string, enter func(func() error) error) attach.RDMA {
-	return rdma.New(rdma.Config{Sys: os.DirFS("/sys"), Proc: os.DirFS("/proc"), Enter: enter, Netns: m.Name(path), Lock: m.Records.LockMoves, TakeInUse: m.TakeInUse, Log: m.Log})
+	owners := func() map[netip.Addr]string { return attach.Owners(m.Records) }
+	return rdma.New(rdma.Config{
+		Sys: os.DirFS("/sys"), Proc: os.DirFS("/proc"), Enter: enter, Netns: m.Name(path), Lock: m.Records.LockMoves, TakeInUse: m.TakeInUse, Log: m.Log, Owners: owners,
+	})
 }

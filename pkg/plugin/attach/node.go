@@ -211,12 +211,19 @@ func (p *pod) Close() {
 	p.Kernel.Close()
 }
 
-// owner returns the pod or container that has an address on this node, "" if none has.
-func (p *pod) owner(addr netip.Addr) string {
-	for rec, err := range p.records.All() {
-		if err == nil && slices.ContainsFunc(rec.Plan.Addresses(), func(a plan.LeasedAddress) bool { return a.Prefix.Addr() == addr }) {
-			return who(rec)
+// Owners returns which pod or container has each address on this node. It skips a record
+// that cannot be read.
+func Owners(records record.Store) map[netip.Addr]string {
+	out := map[netip.Addr]string{}
+	for rec, err := range records.All() {
+		if err != nil {
+			continue
+		}
+		for _, a := range rec.Plan.Addresses() {
+			out[a.Prefix.Addr()] = who(rec)
 		}
 	}
-	return ""
+	return out
 }
+
+func (p *pod) owner(addr netip.Addr) string { return Owners(p.records)[addr] }

@@ -172,7 +172,7 @@ func (g gid) views() (entries []gidtable.Entry, size int, hidden bool, err error
 // that a running program holds after its address is gone reads as free (del_gid).
 const TableFull = `"unable to add gid" with error=-28 in dmesg`
 
-const fewerPods = "start fewer pods on this NIC, or give them fewer addresses: each address takes one entry, or two if the NIC has RoCE v1 too, and so does each address of the host"
+const fewerPods = "see with rocectl gids who has the entries, and start fewer pods on this NIC, or give them fewer addresses: each address takes one entry, or two if the NIC has RoCE v1 too, and so does each address of the host"
 
 // timeout returns the error for entries that did not appear in time.
 func (g gid) timeout(found map[netip.Addr]int) error {
@@ -180,7 +180,7 @@ func (g gid) timeout(found map[netip.Addr]int) error {
 	if err != nil {
 		return classify(waiting, g.missing(found), err)
 	}
-	name, fill := portName(g.op.Device), gidtable.Fill(entries, size)
+	name, fill := portName(g.op.Device), gidtable.Fill(entries, size, g.c.Owners())
 	const slow = "check that the address is on the interface; if the NIC is slow under load, raise rdma.gidWait, or set rdma.gid to warn"
 	switch {
 	case len(entries) >= size:

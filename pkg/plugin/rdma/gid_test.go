@@ -164,19 +164,26 @@ func TestGIDThatDoesNotComeIsExplainedByTheTable(t *testing.T) {
 		sys  fstest.MapFS
 		want []string
 	}{
-		{full, []string{`"172.16.0.11, fd00::11"`, "the GID table of mlx5_0/1 is full: 4 of 4 entries are used, 3 by IPv4 addresses: net1 has 3, eth7 has 1; " +
+		{full, []string{`"172.16.0.11, fd00::11"`, `the GID table of mlx5_0/1 is full: 4 of 4 entries are used, 3 by IPv4 addresses: pod "ml/a" has 2, eth7 has 1, net1 has 1; ` +
 			"each address takes 2, this pod has at least 2 addresses, and without it 0 are free: room for 0 more pods"}},
 		{sysfs("mlx5_0", v2("10.0.0.1"), v2("10.0.0.2"), v2("172.16.0.11")), []string{
 			"each address takes 1, this pod has at least 2 addresses, and without it 1 are free: room for 1 more pods with one IPv4 address, or for 0 with",
 		}},
-		{sysfs("mlx5_0", v2("10.0.0.1"), "", ""), []string{"no RoCE v2 entry for it within 2s; 1 of 3 entries are used, 1 by IPv4 addresses: net1 has 1"}},
+		{sysfs("mlx5_0", v2("10.0.0.1"), "", ""), []string{`no RoCE v2 entry for it within 2s; 1 of 3 entries are used, 1 by IPv4 addresses: pod "ml/a" has 1`}},
+		{sysfs("mlx5_0", v2("10.0.0.1"), v2("10.0.0.2"), v2("10.0.0.3"), v2("10.0.0.4"), v2("10.0.0.5"), v2("10.0.0.6"), v2("10.0.0.7")), []string{
+			`pod "ml/b" has 3, pod "ml/a" has 1, pod "ml/c" has 1, 2 others have 2; `,
+		}},
 		{sysfs("mlx5_0", v1("172.16.0.11"), v1("fd00::11"), ""), []string{"no RoCE v2 entry", "2 of 3 entries"}},
 		{sysfs("mlx5_0", ""), []string{"0 of 1 entries are used, 0 by IPv4 addresses"}},
 	} {
 		synctest.Test(t, func(t *testing.T) {
-			s := New(Config{Enter: here, Sys: c.sys})
+			owners := map[netip.Addr]string{}
+			for i, pod := range []string{"a", "b", "b", "b", "c", "d", "e"} {
+				owners[netip.AddrFrom4([4]byte{10, 0, 0, byte(i + 1)})] = fmt.Sprintf("pod %q", "ml/"+pod)
+			}
+			s := New(Config{Enter: here, Sys: c.sys, Owners: func() map[netip.Addr]string { return owners }})
 			err := s.Do(t.Context(), plan.Op{Place: plan.Host, Kind: wait("172.16.0.11", "fd00::11")})
-			if cnierr.CodeOf(err) != cnierr.NoGID || hintOf(err) == "" {
+			if full := strings.Contains(fmt.Sprint(err), "is full"); cnierr.CodeOf(err) != cnierr.NoGID || hintOf(err) == "" || full != strings.Contains(hintOf(err), "rocectl gids") {
 				t.Fatalf("got %v, hint %q", err, hintOf(err))
 			}
 			for _, part := range c.want {

@@ -31,8 +31,8 @@ func (s *Subsystem) HasPlace(d plan.RDMADevice) error {
 	if err != nil || !full || size-len(entries) >= gidtable.Width(entries) {
 		return nil //nolint:nilerr // as it says above
 	}
-	return cnierr.New(cnierr.NoGID, "use RDMA device", d.Name, "start fewer pods on this NIC; rocectl gids shows who has the entries",
-		"its GID table is full: %d of %d entries are in use", len(entries), size)
+	return cnierr.New(cnierr.NoGID, "use RDMA device", d.Name, fewerPods,
+		"its GID table is full: %s", gidtable.Fill(entries, size, s.c.Owners()))
 }
 
 // LookBefore notes which entries there are for the addresses that set is about to set on

@@ -54,7 +54,9 @@ type Config struct {
 	// TakeInUse says that a pod may get a device that programs of the host use.
 	TakeInUse bool
 	Log       *slog.Logger
-	Proc      fs.FS // root of procfs, to name a process that keeps a namespace
+	// Owners returns which pod or container has each address on this node; nil: nobody knows.
+	Owners func() map[netip.Addr]string
+	Proc   fs.FS // root of procfs, to name a process that keeps a namespace
 	// Dial opens a socket in the namespace of the calling thread; nil: nldev.Dial.
 	Dial func() (*nldev.Conn, error)
 }
@@ -80,6 +82,9 @@ func New(c Config) *Subsystem {
 	c.Netns = cmp.Or(c.Netns, "POD")
 	if c.Dial == nil {
 		c.Dial = nldev.Dial
+	}
+	if c.Owners == nil {
+		c.Owners = func() map[netip.Addr]string { return nil }
 	}
 	if c.Lock == nil {
 		c.Lock = func(context.Context) (func(), error) { return func() {}, nil }

@@ -254,22 +254,29 @@ func Room(free, width int) string {
 	return fmt.Sprintf("room for %d more pods with one IPv4 address, or for %d with an IPv6 address too", free/width, free/(3*width))
 }
 
-// Fill says how full a table is, and which interfaces have the entries.
-func Fill(entries []Entry, size int) string {
+// Fill says how full a table is, and who has the most entries: an owner of the address, or
+// else an interface. The interfaces of all pods can have one name.
+func Fill(entries []Entry, size int, owners map[netip.Addr]string) string {
 	var v4 int
 	of := map[string]int{}
 	for _, e := range entries {
-		of[cmp.Or(e.Netdev, "no interface")]++
+		of[cmp.Or(owners[e.GID], e.Netdev, "no interface")]++
 		if e.GID.Is4() {
 			v4++
 		}
 	}
-	owners := slices.SortedFunc(maps.Keys(of), func(a, b string) int {
+	names := slices.SortedFunc(maps.Keys(of), func(a, b string) int {
 		return cmp.Or(of[b]-of[a], cmp.Compare(a, b))
 	})
 	var parts []string
-	for _, o := range owners {
+	const most = 3
+	others := len(entries)
+	for _, o := range names[:min(len(names), most)] {
 		parts = append(parts, fmt.Sprintf("%s has %d", o, of[o]))
+		others -= of[o]
+	}
+	if others > 0 {
+		parts = append(parts, fmt.Sprintf("%d others have %d", len(names)-most, others))
 	}
 	out := fmt.Sprintf("%d of %d entries are used, %d by IPv4 addresses", len(entries), size, v4)
 	if len(parts) == 0 {
