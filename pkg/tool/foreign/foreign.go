@@ -239,17 +239,30 @@ func (w *Watcher) judge(ctx context.Context, uses []use) {
 		w.Log.Warn("some records cannot be read: it is not told when these pods use the GID of another one", "error", err)
 	}
 	records = living(records)
-	tables, err := elsewhere(func() ([]gids.Table, error) {
-		maps.DeleteFunc(threads, func(at place, _ uint32) bool { return w.recorded(records, at) })
-		if len(threads) == 0 {
-			return nil, nil
+	owners, _ := elsewhere(func() (map[place]*gids.Owner, error) {
+		out := map[place]*gids.Owner{}
+		for at := range threads {
+			if owner, decided := w.recorded(records, at); decided {
+				out[at] = owner
+			}
 		}
-		return gids.Node{Sys: w.Sys, Records: records}.Tables(ctx)
+		return out, nil
 	})
+	for at, owner := range owners {
+		if owner != nil {
+			w.tell(records, at, threads[at], *owner)
+		}
+		delete(threads, at)
+	}
+	if len(threads) == 0 {
+		return
+	}
+	tables, err := elsewhere(func() ([]gids.Table, error) { return gids.Node{Sys: w.Sys, Records: records}.Tables(ctx) })
 	if w.news("the GID tables", err) {
 		w.Log.Warn("the GID tables cannot be read: it is not told when a pod uses the GID of another one", "error", err)
 	}
 	if err != nil {
+		maps.DeleteFunc(w.known, func(at place, _ bool) bool { return threads[at] != 0 }) // the next use is judged
 		return
 	}
 	for at, thread := range threads {
@@ -269,21 +282,35 @@ func living(records []record.Record) []record.Record {
 	})
 }
 
-// recorded says whether an entry is the one that the user had when it was attached, and has
-// its address. That spares a look at whole tables.
-func (w *Watcher) recorded(records []record.Record, at place) bool {
-	gid, _ := fs.ReadFile(w.Sys, fmt.Sprintf("class/infiniband/%s/ports/%d/gids/%d", at.device, at.port, at.index)) // it may be hidden
+// recorded returns the owner of an entry if it is another pod, as far as the records decide:
+// one attachment had this entry with this address when it was made, the entry still has both
+// address and interface, and no other record has the address. nil: it is the user's own. That
+// spares a look at the tables of the node, which takes long.
+func (w *Watcher) recorded(records []record.Record, at place) (owner *gids.Owner, decided bool) {
+	read := func(file string) string {
+		b, _ := fs.ReadFile(w.Sys, fmt.Sprintf("class/infiniband/%s/ports/%d/%s/%d", at.device, at.port, file, at.index)) // it may be hidden
+		return strings.TrimSpace(string(b))
+	}
+	gid, netdev, others := read("gids"), read("gid_attrs/ndevs"), false
 	for _, r := range records {
 		for g := range plan.All[plan.GID](r.Plan.Ops) {
 			for _, t := range g.Targets {
-				if r.NetnsID.Ino == at.netns && g.Device.Name == at.device && g.Device.Port == at.port && t.Index != nil && *t.Index == at.index &&
-					plan.GIDText(t.Addr) == strings.TrimSpace(string(gid)) {
-					return true
+				if plan.GIDText(t.Addr) != gid {
+					continue
+				}
+				here := g.Device.Name == at.device && g.Device.Port == at.port && t.Index != nil && *t.Index == at.index
+				if here && r.NetnsID.Ino == at.netns {
+					return nil, true
+				}
+				if here && owner == nil && string(t.Link) == netdev {
+					owner = &gids.Owner{Pod: r.Pod, ContainerID: r.ContainerID, Link: t.Link, Addr: t.Addr, ID: r.NetnsID}
+				} else {
+					others = true
 				}
 			}
 		}
 	}
-	return false
+	return owner, owner != nil && !others
 }
 
 // places returns the entries that processes other than those of the host use, but for known

@@ -133,6 +133,68 @@ func TestOnlyTheGIDOfAnotherPodIsForeign(t *testing.T) {
 	}
 }
 
+// The alarm does not wait for the tables of the node where the records decide.
+func TestRecordsDecideOnlyWhatIsCertain(t *testing.T) {
+	t.Parallel()
+	const port = "class/infiniband/rxe0/ports/1/"
+	sys := fstest.MapFS{}
+	for index, e := range []struct{ addr, netdev string }{
+		{"10.0.0.1", "r0"}, {"10.1.0.1", "net1"}, {"10.1.0.2", "net1"}, {"10.1.0.9", "net1"}, {"10.1.0.4", "net1"}, {"10.1.0.5", "r0"}, {"10.1.0.6", "net1"},
+	} {
+		sys[fmt.Sprint(port, "gids/", index)] = &fstest.MapFile{Data: []byte(plan.GIDText(netip.MustParseAddr(e.addr)) + "\n")}
+		sys[fmt.Sprint(port, "gid_attrs/ndevs/", index)] = &fstest.MapFile{Data: []byte(e.netdev + "\n")}
+	}
+	rec := func(ino uint64, device, addr string, index int) record.Record {
+		g := plan.GID{Device: plan.RDMADevice{Name: device, Port: 1}, Targets: []plan.GIDTarget{{Link: "net1", Addr: netip.MustParseAddr(addr), Index: &index}}}
+		return record.Record{Attachment: conf.Attachment{ContainerID: conf.ContainerID(fmt.Sprint(ino))}, NetnsID: netns.ID{Ino: ino}, Plan: plan.Plan{Ops: plan.OnHost(g)}}
+	}
+	records := []record.Record{
+		rec(77, "rxe0", "10.1.0.1", 1), rec(88, "rxe0", "10.1.0.2", 2),
+		rec(88, "rxe0", "10.1.0.3", 3),                                 // its index has another address now
+		rec(88, "rxe0", "10.1.0.4", 4), rec(99, "rxe0", "10.1.0.4", 9), // two have the address
+		rec(88, "rxe0", "10.1.0.5", 5), // the host has the entry now
+		rec(88, "rxe1", "10.1.0.6", 6), // of another device
+	}
+	w := New(Config{Sys: sys})
+	for index, want := range []struct {
+		owner   uint64
+		decided bool
+	}{{}, {0, true}, {88, true}, {}, {}, {}, {}, {}} {
+		owner, decided := w.recorded(records, place{77, "rxe0", 1, index})
+		if decided != want.decided || decided && (owner == nil) != (want.owner == 0) || decided && owner != nil && owner.ID.Ino != want.owner {
+			t.Errorf("index %d: owner %v, decided %v, want %+v", index, owner, decided, want)
+		}
+	}
+}
+
+func TestAlarmNeedsNoTableOfTheNodeWhereTheRecordsDecide(t *testing.T) {
+	t.Parallel()
+	own, err := netns.At("/proc/self/ns/net")
+	if err != nil {
+		t.Fatal(err)
+	}
+	index, addr := 3, netip.MustParseAddr("10.1.0.2")
+	w := New(Config{
+		Sys: fstest.MapFS{
+			"class/infiniband/rxe0/ports/1/gids/3":            {Data: []byte(plan.GIDText(addr) + "\n")},
+			"class/infiniband/rxe0/ports/1/gid_attrs/ndevs/3": {Data: []byte("net1\n")},
+		},
+		Proc: fstest.MapFS{"5/ns/net": {Data: []byte("net:[77]"), Mode: fs.ModeSymlink}},
+		Records: func() ([]record.Record, error) {
+			g := plan.GID{Device: plan.RDMADevice{Name: "rxe0", Port: 1}, Targets: []plan.GIDTarget{{Link: "net1", Addr: addr, Index: &index}}}
+			return []record.Record{{Pod: conf.Pod{Namespace: "ml", Name: "p2"}, Attachment: conf.Attachment{ContainerID: "c2"}, Netns: own.Path, NetnsID: own.ID, Plan: plan.Plan{Ops: plan.OnHost(g)}}}, nil
+		},
+		Calls: calls.File{Dir: t.TempDir()},
+		Clock: pace.Clock{Now: func() time.Duration { return time.Hour }, Rand: func() float64 { return .5 }}, Log: slog.New(slog.DiscardHandler),
+	})
+	w.devices[1] = "rxe0"
+	w.judge(t.Context(), []use{{thread: 5, device: 1, port: 1, index: index}})
+	all, _, err := w.Calls.After("")
+	if err != nil || len(all) != 1 || !strings.Contains(all[0].Error, "which is 10.1.0.2 of ml/p2") {
+		t.Errorf("alarms %+v, error %v, want one that names ml/p2", all, err)
+	}
+}
+
 // The inode of a namespace that is gone may be another pod's.
 func TestRecordOfANamespaceThatIsGoneDoesNotCount(t *testing.T) {
 	t.Parallel()
