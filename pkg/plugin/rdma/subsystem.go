@@ -54,7 +54,7 @@ type Config struct {
 	// TakeInUse says that a pod may get a device that programs of the host use.
 	TakeInUse bool
 	Log       *slog.Logger
-	// Owners returns which pod or container has each address on this node; nil: nobody knows.
+	// Owners returns which pod or container has each address on this node; nil: that is unknown.
 	Owners func() map[netip.Addr]string
 	Proc   fs.FS // root of procfs, to name a process that keeps a namespace
 	// Dial opens a socket in the namespace of the calling thread; nil: nldev.Dial.
