@@ -48,8 +48,8 @@ const (
 	// settled is how long after its ADD an attachment is looked at. What changed before it was
 	// followed is found then.
 	settled = 5 * time.Second
-	// sweepEvery is how often all attachments are looked at. Sysctls have no message except
-	// rp_filter, and neighbours have those of all ARP: neither is listened to.
+	// sweepEvery is how often all attachments are looked at. The messages of neighbours
+	// are those of all ARP, and not listened to.
 	sweepEvery = 5 * time.Minute
 	// lostEvery is how often all attachments are looked at because messages were lost.
 	lostEvery = 30 * time.Second
