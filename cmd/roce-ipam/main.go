@@ -101,7 +101,7 @@ func del(ctx context.Context, args *skel.CmdArgs) error {
 	if err != nil {
 		return err
 	}
-	log := slog.New(slog.NewTextHandler(os.Stderr, nil))
+	log := plugin.Log(os.Stderr, slog.LevelInfo)
 	s, d, err := plugin.SettingsForDEL(settingsFile, d, log)
 	if err != nil {
 		return err

@@ -71,7 +71,7 @@ func del(ctx context.Context, args *skel.CmdArgs) (err error) {
 		return err
 	}
 	note.Network, note.Pod = d.Network, d.Pod
-	s, d, err := plugin.SettingsForDEL(settingsFile, d, slog.New(slog.NewTextHandler(os.Stderr, nil)))
+	s, d, err := plugin.SettingsForDEL(settingsFile, d, plugin.Log(os.Stderr, slog.LevelInfo))
 	if err != nil {
 		return err
 	}
@@ -185,6 +185,7 @@ func node(args *skel.CmdArgs, s settings.Node, parent func(plan.Link) error, log
 		},
 		Now:     plugin.BootTime,
 		Records: records,
+		Trace:   plugin.Trace(),
 		Log:     log,
 	}
 	return n, nil

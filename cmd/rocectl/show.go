@@ -70,14 +70,14 @@ func lastCalls(stateDir string) (heals, alarms map[conf.Attachment]calls.Call) {
 
 func writeAttachments(f cli.Format, w io.Writer, rows []record.Record, stateDir string) error {
 	healed, alarms := lastCalls(stateDir)
-	t := f.Table(w, []string{"POD", "INTERFACE", "ADDRESSES", "MASTER", "RDMA", "GID INDEX", "TABLES", "NETWORK", "STATE"}, "CONTAINER", "NETNS")
+	t := f.Table(w, []string{"POD", "INTERFACE", "ADDRESSES", "MASTER", "RDMA", "GID INDEX", "TABLES", "NETWORK", "STATE"}, "CONTAINER", "NETNS", "TRACE")
 	for _, r := range rows {
 		pod := cmp.Or(r.Pod.String(), string(r.ContainerID))
 		for _, i := range interfaces(r) {
-			t.Row(pod, i.Name, addresses(i), parent(r.Plan, i), port(r.Plan, i), indexes(r.Plan, i), tables(r.Plan, i), r.Network, state(r), r.ContainerID, netnsName(r.Netns))
+			t.Row(pod, i.Name, addresses(i), parent(r.Plan, i), port(r.Plan, i), indexes(r.Plan, i), tables(r.Plan, i), r.Network, state(r), r.ContainerID, netnsName(r.Netns), r.Trace)
 		}
 		for v := range plan.All[plan.Veth](r.Plan.Ops) {
-			t.Row(pod, v.PodEnd, "", v.Name, "", "", "", r.Network, "link to the node", r.ContainerID, netnsName(r.Netns))
+			t.Row(pod, v.PodEnd, "", v.Name, "", "", "", r.Network, "link to the node", r.ContainerID, netnsName(r.Netns), r.Trace)
 		}
 		if c, is := healed[r.Attachment]; is {
 			says := "healed " + c.At.Format(time.DateTime) + ": " + strings.Join(c.Made(), ", ")

@@ -28,11 +28,7 @@ func TestEachCallIsNoted(t *testing.T) {
 	w.leaf.IP(t, "addr add 172.16.10.254/24 dev leaf0")
 	a := w.attach(c, p, "net2")
 	a.mustAdd(t)
-	const trace = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"
-	config := `{"cniVersion": "1.1.0", "name": "` + c["name"].(string) + `", "type": "roce"}`
-	if _, err := a.node.exec(a.stderr).ExecPlugin(t.Context(), filepath.Join(programs, "roce"), []byte(config), append(a.environ("DEL"), "TRACEPARENT="+trace)); err != nil {
-		t.Fatal(err)
-	}
+	a.mustDel(t)
 
 	got, _, err := calls.File{Dir: w.state}.After("")
 	if err != nil || len(got) != 5 {
@@ -47,9 +43,6 @@ func TestEachCallIsNoted(t *testing.T) {
 			t.Errorf("call %d is noted as %+v, want %+v", i, is, want)
 		}
 	}
-	if got[4].Trace != trace {
-		t.Errorf("the DEL is noted with the trace %q", got[4].Trace)
-	}
 	for _, i := range []int{0, 2, 3} {
 		names := []string{}
 		var took time.Duration
@@ -62,6 +55,43 @@ func TestEachCallIsNoted(t *testing.T) {
 		if want := []string{"lease", "macvlan", "sysctl", "up", "conflict", "address", "route", "rule", "gateway"}; len(names) < len(want) || !slices.Equal(names[:len(want)], want) {
 			t.Errorf("call %d has the steps %v, want %v", i, names, want)
 		}
+	}
+}
+
+// TestTheTraceOfTheRuntimeIsKept: an ADD warns of a gateway, and a DEL of its
+// record. What is behind a traceparent could control the terminal of who reads it.
+func TestTheTraceOfTheRuntimeIsKept(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, 1)
+	w.log = filepath.Join(t.TempDir(), "roce.log")
+	c := w.rail(0).With("ipam.subnets.0.gateway", "172.16.10.253").With("probe.gateway", map[string]any{"mode": "warn", "timeout": "5ms"})
+	a := w.attach(c, w.pod(t), "net1")
+	traced := func(command, trace string) {
+		t.Helper()
+		_, err := a.node.exec(a.stderr).ExecPlugin(t.Context(), filepath.Join(programs, "roce"), []byte(a.text(t)), append(a.environ(command), "TRACEPARENT="+trace))
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	const trace = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-0"
+	traced("ADD", trace+"1\x1b[2J")
+	file := filepath.Join(w.state, "attachments", a.id, "net1.json")
+	if b, err := os.ReadFile(file); err != nil || !strings.Contains(string(b), `"trace":"`+trace+`1"`) {
+		t.Errorf("the record is %s, %v", b, err)
+	}
+	if err := os.WriteFile(file, []byte("{"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	traced("DEL", trace+"2")
+	traced("ADD", "no trace")
+	got, _, err := calls.File{Dir: w.state}.After("")
+	if err != nil || len(got) != 3 || got[0].Trace != trace+"1" || got[1].Trace != trace+"2" || got[2].Trace != "" {
+		t.Errorf("the calls are noted as %+v, %v", got, err)
+	}
+	b, err := os.ReadFile(w.log)
+	lines := strings.SplitAfter(string(b), "\n")
+	if err != nil || len(lines) != 4 || !strings.Contains(lines[0], " trace="+trace+"1 ") || !strings.Contains(lines[1], " trace="+trace+"2 ") || strings.Contains(lines[2], "trace") {
+		t.Errorf("the log is %q, %v", lines, err)
 	}
 }
 

@@ -11,6 +11,7 @@ import (
 	"io/fs"
 	"log/slog"
 	"os"
+	"regexp"
 	"strings"
 	"time"
 
@@ -98,5 +99,20 @@ func OpenLog(l settings.Log) (log *slog.Logger, closeLog func(), err error) {
 	}
 	var level slog.Level
 	err = errors.Join(err, level.UnmarshalText([]byte(l.Level)))
-	return slog.New(slog.NewTextHandler(w, &slog.HandlerOptions{Level: level})), closeLog, err
+	return Log(w, level), closeLog, err
+}
+
+// Log returns a log of a call. Its lines have the trace of the call.
+func Log(w io.Writer, level slog.Level) *slog.Logger {
+	log := slog.New(slog.NewTextHandler(w, &slog.HandlerOptions{Level: level}))
+	if t := Trace(); t != "" {
+		return log.With("trace", t)
+	}
+	return log
+}
+
+// Trace returns TRACEPARENT of the runtime, which libcni passes on: what W3C Trace Context
+// defines of it, and "" for anything else.
+func Trace() string {
+	return regexp.MustCompile(`^[0-9a-f]{2}-[0-9a-f]{32}-[0-9a-f]{16}-[0-9a-f]{2}`).FindString(os.Getenv("TRACEPARENT"))
 }

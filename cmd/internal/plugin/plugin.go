@@ -186,7 +186,7 @@ func (n *Noted) Took(step string, d time.Duration) {
 // read from file. A note that cannot be written is none: the call itself matters more.
 func (n *Noted) End(file string, err error) {
 	c := calls.Call{
-		At: time.Now().UTC(), Verb: n.verb, Network: n.Network, Attachment: n.at, Pod: n.Pod.String(), Took: time.Since(n.began), Steps: n.steps, Trace: os.Getenv("TRACEPARENT"),
+		At: time.Now().UTC(), Verb: n.verb, Network: n.Network, Attachment: n.at, Pod: n.Pod.String(), Took: time.Since(n.began), Steps: n.steps, Trace: Trace(),
 	}
 	if err != nil {
 		c.Code, c.Error = cnierr.CodeOf(err), err.Error()

@@ -54,7 +54,7 @@ func (n Node) Add(ctx context.Context, req conf.Request) (*current.Result, error
 	}
 	heard := answers{}
 	for try := 1; ; try++ {
-		rec, err := n.make(ctx, pod, req, claim, newRecord(pod, req, leftOut))
+		rec, err := n.make(ctx, pod, req, claim, n.newRecord(pod, req, leftOut))
 		if err == nil {
 			if why := rec.Plan.Isolated(req); why != "" {
 				n.Log.Warn(why, "container", req.ContainerID, "network", req.Network, "pod", req.Pod.String())
@@ -127,10 +127,10 @@ func (n Node) commit(pod *pod, rec *record.Record) error {
 }
 
 // newRecord returns the record of the attachment before anything is planned.
-func newRecord(pod *pod, req conf.Request, leftOut []string) record.Record {
+func (n Node) newRecord(pod *pod, req conf.Request, leftOut []string) record.Record {
 	return record.Record{
 		Network: req.Network, Attachment: req.Attachment, Pod: req.Pod,
 		Netns: req.Netns, NetnsID: pod.ID(), IPAM: req.IPAM.Type, Pool: req.IPAM.LeasePool(), Config: req.IPAM.Raw, Digest: req.Digest,
-		LeftOut: leftOut,
+		LeftOut: leftOut, Trace: n.Trace,
 	}
 }

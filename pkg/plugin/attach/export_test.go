@@ -23,7 +23,7 @@ func (n Node) AddOps(ctx context.Context, req conf.Request, ops plan.Ops) error 
 		return err
 	}
 	defer pod.Close()
-	rec := newRecord(pod, req, nil)
+	rec := n.newRecord(pod, req, nil)
 	rec.Plan.Ops, rec.Saved = ops, n.Now()
 	if err := n.Records.Save(rec); err != nil {
 		return err

@@ -52,6 +52,8 @@ type Node struct {
 	// Took is told how long each step of an ADD took: the lease, and each kind of operation.
 	// nil: nothing is measured.
 	Took func(step string, d time.Duration)
+	// Trace is the trace of the runtime (record.Record.Trace).
+	Trace string
 	// Log takes what an operator may want to know about calls that succeed.
 	Log *slog.Logger
 }

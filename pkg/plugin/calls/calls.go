@@ -54,7 +54,7 @@ type Call struct {
 	// Code and Error are zero after success. An Alarm has an Error without Code.
 	Code  cnierr.Code `json:"code,omitempty"`
 	Error string      `json:"error,omitempty"` // at most maxError bytes
-	// Trace is TRACEPARENT of the runtime (W3C Trace Context), which libcni passes on.
+	// Trace is traceparent of the call (W3C Trace Context), if the runtime traces.
 	Trace string `json:"trace,omitempty"`
 }
 
@@ -88,7 +88,6 @@ type File struct {
 const (
 	partSize = 512 << 10 // a part with one more line can still be read by package trusted
 	maxError = 500
-	maxTrace = 55 // the length of a traceparent of version 00
 )
 
 func (f File) newer() string { return filepath.Join(f.Dir, "calls") }
@@ -97,7 +96,7 @@ func (f File) older() string { return filepath.Join(f.Dir, "calls.1") }
 // Append adds a call. It makes the file, with mode 0600, if it is not there. One write has
 // the whole line, so that lines of processes that append at the same time do not mix.
 func (f File) Append(c Call) error {
-	c.Error, c.Trace = c.Error[:min(len(c.Error), maxError)], c.Trace[:min(len(c.Trace), maxTrace)]
+	c.Error = c.Error[:min(len(c.Error), maxError)]
 	line, err := json.Marshal(c)
 	if err != nil {
 		return err

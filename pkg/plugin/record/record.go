@@ -49,6 +49,8 @@ type Record struct {
 	Digest  string          `json:"digest,omitempty"` // of the configuration
 	// LeftOut says which rails were left out, and why.
 	LeftOut []string `json:"leftOut,omitempty"`
+	// Trace is traceparent of the ADD (W3C Trace Context), if the runtime traces.
+	Trace string `json:"trace,omitempty"`
 	// Committed says that ADD finished. An uncommitted record may describe
 	// more than was done, never less.
 	Committed bool          `json:"committed"`
