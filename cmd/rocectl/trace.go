@@ -75,7 +75,7 @@ func asRecord(c calls.Call) record.Record {
 }
 
 func writeCalls(f cli.Format, w io.Writer, all []calls.Call, steps bool) error {
-	t := f.Table(w, []string{"ENDED", "CALL", "POD", "INTERFACE", "NETWORK", "TOOK", "RESULT"}, "CONTAINER")
+	t := f.Table(w, []string{"ENDED", "CALL", "POD", "INTERFACE", "NETWORK", "TOOK", "RESULT"}, "CONTAINER", "TRACE")
 	for _, c := range all {
 		result := "ok"
 		if made := c.Made(); len(made) > 0 {
@@ -87,7 +87,7 @@ func writeCalls(f cli.Format, w io.Writer, all []calls.Call, steps bool) error {
 		if c.Code != 0 {
 			result = fmt.Sprintf("%d %s", c.Code, c.Error)
 		}
-		t.Row(c.At.Format(time.DateTime), c.Verb, cmp.Or(c.Pod, string(c.ContainerID)), c.IfName, c.Network, milliseconds(c.Took), result, c.ContainerID)
+		t.Row(c.At.Format(time.DateTime), c.Verb, cmp.Or(c.Pod, string(c.ContainerID)), c.IfName, c.Network, milliseconds(c.Took), result, c.ContainerID, c.Trace)
 	}
 	if len(all) == 0 {
 		fmt.Fprintln(w, "# no call is kept")
@@ -97,10 +97,18 @@ func writeCalls(f cli.Format, w io.Writer, all []calls.Call, steps bool) error {
 		return err
 	}
 	for _, c := range all {
-		if len(c.Steps) == 0 || c.Verb != "ADD" {
+		stepped := len(c.Steps) > 0 && c.Verb == "ADD"
+		if !stepped && c.Trace == "" {
 			continue
 		}
-		fmt.Fprintf(w, "\nADD of %s, which ended at %s\n", c.IfName, c.At.Format(time.DateTime))
+		in := ""
+		if c.Trace != "" {
+			in = ", in trace " + c.Trace
+		}
+		fmt.Fprintf(w, "\n%s of %s, which ended at %s%s\n", c.Verb, c.IfName, c.At.Format(time.DateTime), in)
+		if !stepped {
+			continue
+		}
 		t := f.Table(w, []string{"STEP", "TOOK"})
 		rest := c.Took
 		for _, s := range c.Steps {
@@ -108,9 +116,6 @@ func writeCalls(f cli.Format, w io.Writer, all []calls.Call, steps bool) error {
 			rest -= s.Took
 		}
 		t.Row("the rest", milliseconds(rest))
-		if c.Trace != "" {
-			t.Row("trace", c.Trace)
-		}
 		if err := t.Print(); err != nil {
 			return err
 		}
