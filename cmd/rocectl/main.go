@@ -90,7 +90,7 @@ func root(out, errOut io.Writer) *cobra.Command {
 		cmd.AddCommand(commands...)
 	}
 	group("The node", node.flag(statusCommand(node), doctorCommand(node), railsCommand(node, plugin), gidsCommand(node), topCommand(node), bundleCommand(node))...)
-	group("Pods of the node", node.flag(showCommand(node), checkCommand(node), repairCommand(node), forgetCommand(node), envCommand(node), verifyCommand(node), traceCommand(node))...)
+	group("Pods of the node", node.flag(orInCluster(showCommand(node), plugin), checkCommand(node), repairCommand(node), forgetCommand(node), envCommand(node), verifyCommand(node), orInCluster(traceCommand(node), plugin))...)
 	group("Pools", append(node.flag(poolCommand(node)), cluster.PoolsCommand())...)
 	group("What the pods of roce-cni run", append(node.flag(append(cluster.NodeCommands(node.dir, node.mustExist), healCommand(node))...), cluster.Commands()...)...)
 	group("Configuration and errors", append(node.flag(planCommand(node)), generateCommand(plugin), explainCommand(), versionCommand())...)

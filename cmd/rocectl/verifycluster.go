@@ -26,14 +26,21 @@ import (
 
 // daemonSet is a DaemonSet of servers of verify, and how kubectl finds it.
 type daemonSet struct {
-	name, namespace string
+	name string
+	kubectlIn
+}
+
+// kubectlIn is the user's kubectl in a namespace; "" is that of its context.
+type kubectlIn struct {
+	namespace string
 	cluster.Kubectl
 }
 
-// fleetPod is what a test of all nodes needs of a pod.
+// fleetPod is what we need of a pod.
 type fleetPod struct {
 	Metadata struct {
 		Name              string `json:"name"`
+		Namespace         string `json:"namespace"`
 		DeletionTimestamp string `json:"deletionTimestamp"`
 	} `json:"metadata"`
 	Spec struct {
@@ -62,7 +69,7 @@ func (p fleetPod) state() string {
 
 // kubectl returns a command of kubectl. It reads the same files as the user's kubectl, and
 // signs in as that does.
-func (d daemonSet) kubectl(cmd *cobra.Command, args ...string) *exec.Cmd {
+func (d kubectlIn) kubectl(cmd *cobra.Command, args ...string) *exec.Cmd {
 	var flags []string
 	for _, f := range []struct{ flag, value string }{{"--namespace=", d.namespace}, {"--kubeconfig=", d.Kubeconfig}, {"--context=", d.Context}} {
 		if f.value != "" {
@@ -73,7 +80,7 @@ func (d daemonSet) kubectl(cmd *cobra.Command, args ...string) *exec.Cmd {
 }
 
 // in is the flag of kubectl in commands for people.
-func (d daemonSet) in() string {
+func (d kubectlIn) in() string {
 	if d.namespace == "" {
 		return "kubectl"
 	}
@@ -110,8 +117,8 @@ func (d daemonSet) failed(cmd *cobra.Command, call, of, hint string, err error) 
 		"%w; in the namespace %s you may not: %s", err, where, strings.Join(lacks, ", "))
 }
 
-// read asks the API server for objects. Behind "--" kubectl reads no flags.
-func (d daemonSet) read(cmd *cobra.Command, into any, args ...string) error {
+// get asks the API server for objects. Behind "--" kubectl reads no flags.
+func (d kubectlIn) get(cmd *cobra.Command, into any, args ...string) error {
 	call := d.kubectl(cmd, slices.Insert(slices.Clone(args), 1, "--output=json")...)
 	var said bytes.Buffer
 	call.Stderr = &said
@@ -120,8 +127,15 @@ func (d daemonSet) read(cmd *cobra.Command, into any, args ...string) error {
 		err = json.Unmarshal(b, into)
 	}
 	if err != nil {
-		return d.failed(cmd, "kubectl "+args[0], d.name, "apply conf-examples/deploy/samples/verify.yaml, and name the DaemonSet's namespace with --namespace",
-			fmt.Errorf("%w: %s", err, report.Printable(strings.TrimSpace(said.String()))))
+		return fmt.Errorf("%w: %s", err, report.Printable(strings.TrimSpace(said.String())))
+	}
+	return nil
+}
+
+// read is get for verify.
+func (d daemonSet) read(cmd *cobra.Command, into any, args ...string) error {
+	if err := d.get(cmd, into, args...); err != nil {
+		return d.failed(cmd, "kubectl "+args[0], d.name, "apply conf-examples/deploy/samples/verify.yaml, and name the DaemonSet's namespace with --namespace", err)
 	}
 	return nil
 }
