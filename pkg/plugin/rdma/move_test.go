@@ -245,7 +245,7 @@ func TestCheckOfAMoveSaysWhereTheDeviceIs(t *testing.T) {
 	}{
 		{"in the host", "it is in the host's namespace", "rdma dev set mlx5_0 netns p", func(n *node) { n.devices[0].in = plan.Host }},
 		{"in the host under another name", "host's namespace", "rdma dev set mine netns p", func(n *node) { n.devices[0].in, n.devices[0].Name = plan.Host, "mine" }},
-		{"elsewhere", "neither in the pod nor in the host", "look for it in the other namespaces: ip netns exec NAME rdma dev", func(n *node) { n.devices[0].in = elsewhere }},
+		{"elsewhere", `check RDMA device "mlx5_0": it is neither in the pod nor in the host`, "look for it in the other namespaces: ip netns exec NAME rdma dev", func(n *node) { n.devices[0].in = elsewhere }},
 		{"renamed", `another name in the pod, "mine"`, "ip netns exec p rdma dev set mine name mlx5_0", func(n *node) { n.devices[0].Name = "mine" }},
 		{"another ToS", "its RoCE ToS is 0, want 26", "ip netns exec p cma_roce_tos -d mlx5_0 -p 1 -t 26", func(n *node) { n.reset("mlx5_0") }},
 	} {

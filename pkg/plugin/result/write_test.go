@@ -4,11 +4,15 @@
 package result_test
 
 import (
+	"errors"
 	"net"
+	"strings"
 	"testing"
 
+	"github.com/containernetworking/cni/pkg/types"
 	current "github.com/containernetworking/cni/pkg/types/100"
 
+	"github.com/roce-cni/roce-cni/pkg/base/cnierr"
 	"github.com/roce-cni/roce-cni/pkg/plugin/conf"
 	"github.com/roce-cni/roce-cni/pkg/plugin/plan"
 	"github.com/roce-cni/roce-cni/pkg/plugin/result"
@@ -28,5 +32,15 @@ func TestAnAddressOfNoInterfaceIsNotThatOfOurs(t *testing.T) {
 		if ip.Interface == nil {
 			t.Error("the result of the plugin before was changed")
 		}
+	}
+}
+
+func TestARouteOfThePluginBeforeIsNamedIfItCannotBe(t *testing.T) {
+	t.Parallel()
+	route := &types.Route{Dst: net.IPNet{IP: net.IPv4(10, 1, 0, 0), Mask: net.CIDRMask(16, 32)}, GW: net.ParseIP("fd00::1")}
+	_, err := result.Previous(conf.Prev{Result: &current.Result{Routes: []*types.Route{route}}})
+	var fault *cnierr.Error
+	if !errors.As(err, &fault) || fault.Hint != "correct the configuration of that plugin" || !strings.Contains(err.Error(), "route to 10.1.0.0/16") {
+		t.Errorf("got %+v", err)
 	}
 }
