@@ -114,5 +114,9 @@ func Log(w io.Writer, level slog.Level) *slog.Logger {
 // Trace returns TRACEPARENT of the runtime, which libcni passes on: what W3C Trace Context
 // defines of it, and "" for anything else.
 func Trace() string {
-	return regexp.MustCompile(`^[0-9a-f]{2}-[0-9a-f]{32}-[0-9a-f]{16}-[0-9a-f]{2}`).FindString(os.Getenv("TRACEPARENT"))
+	given := os.Getenv("TRACEPARENT")
+	if given == "" {
+		return "" // as with most runtimes; a call asks three times
+	}
+	return regexp.MustCompile(`^[0-9a-f]{2}-[0-9a-f]{32}-[0-9a-f]{16}-[0-9a-f]{2}`).FindString(given)
 }
