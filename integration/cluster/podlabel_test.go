@@ -23,33 +23,61 @@ import (
 	"github.com/roce-cni/roce-cni/integration/cluster/ground"
 )
 
-// withPodLabel returns a control plane with the policies of the label on pods. The API server
-// of Kubernetes 1.35 has them behind a flag, and as v1beta1.
-func withPodLabel(t *testing.T) *ground.Cluster {
+// withPodLabels returns a control plane that can have the policies of the label on pods, and the
+// version of their API: Kubernetes 1.35 has them behind a flag, and as v1beta1.
+func withPodLabels(t *testing.T) (c *ground.Cluster, apiVersion string) {
 	t.Helper()
 	need(t, "kube-apiserver")
 	version, err := exec.CommandContext(t.Context(), filepath.Join(bin, "kube-apiserver"), "--version").Output()
 	must(t, err)
 	minor := regexp.MustCompile(`v1\.(\d+)`).FindSubmatch(version)
-	if minor == nil || bytes.Compare(minor[1], []byte("35")) < 0 {
+	switch {
+	case minor == nil || bytes.Compare(minor[1], []byte("35")) < 0:
 		t.Skipf("%s has no such policies", version)
+	case string(minor[1]) == "35":
+		return own(t, "--feature-gates=MutatingAdmissionPolicy=true", "--runtime-config=admissionregistration.k8s.io/v1beta1=true"), "v1beta1"
 	}
-	var flags []string
-	beta := string(minor[1]) == "35"
-	if beta {
-		flags = []string{"--feature-gates=MutatingAdmissionPolicy=true", "--runtime-config=admissionregistration.k8s.io/v1beta1=true"}
-	}
-	c := own(t, flags...)
-	applyText(t, c, "namespace", []byte("{apiVersion: v1, kind: Namespace, metadata: {name: roce-cni}}"))
-	for _, path := range kustomized(t, filepath.Join(deployment, "pod-label")) {
-		text, err := os.ReadFile(path)
-		must(t, err)
-		if beta {
-			text = bytes.ReplaceAll(text, []byte("/v1\nkind: Mutating"), []byte("/v1beta1\nkind: Mutating"))
+	return own(t), "v1"
+}
+
+// tryPod asks the API server what a pod of the namespace default would be.
+func tryPod(ctx context.Context, t *testing.T, c *ground.Cluster, metadata, spec string) (*core.Pod, error) {
+	t.Helper()
+	pod := &core.Pod{}
+	must(t, yaml.UnmarshalStrict([]byte("metadata: {name: x, "+metadata+"}\nspec: {"+spec+"}"), pod))
+	return client(t, c.Admin()).CoreV1().Pods("default").Create(ctx, pod, meta.CreateOptions{DryRun: []string{meta.DryRunAll}})
+}
+
+// podLabelsInForce waits until the policies know the class big.
+func podLabelsInForce(t *testing.T, c *ground.Cluster) {
+	t.Helper()
+	inForce(t, c)
+	eventually(t, "the policies are in force", func(ctx context.Context) error {
+		pod, err := tryPod(ctx, t, c, "labels: {roce-cni.io/rails: big}", "containers: [{name: a, image: i}]")
+		if err != nil || len(pod.Spec.InitContainers) == 0 {
+			return apierrors.NewServiceUnavailable(fmt.Sprint("the label has no effect yet: ", err))
 		}
-		applyText(t, c, path, text)
+		_, err = tryPod(ctx, t, c, "labels: {roce-cni.io/rails: none}", "containers: [{name: a, image: i}]")
+		if !apierrors.IsInvalid(err) && !apierrors.IsForbidden(err) {
+			return errors.New("a label without class is not refused yet")
+		}
+		return nil
+	})
+}
+
+// TestTheChartHasTheLabelOnPods installs it with another class than its own.
+func TestTheChartHasTheLabelOnPods(t *testing.T) {
+	t.Parallel()
+	c, apiVersion := withPodLabels(t)
+	helm(t, c, "install", "roce-cni", chart, "--create-namespace", "--set=image.tag=v7,podLabel.enabled=true,podLabel.apiVersion="+apiVersion,
+		"--set=podLabel.classes.big.network=infra/rails,podLabel.classes.big.resource=example.org/rdma,podLabel.classes.big.shm=64Gi")
+	podLabelsInForce(t, c)
+	pod, err := tryPod(t.Context(), t, c, "labels: {roce-cni.io/rails: big}", "containers: [{name: a, image: i}]")
+	must(t, err)
+	const want = "networks=infra/rails; init roce-cni-env; a: example.org/rdma=1 [IPC_LOCK] roce-cni-env@/roce roce-cni-shm@/dev/shm; volume roce-cni-env; volume roce-cni-shm Memory 64Gi"
+	if image := pod.Spec.InitContainers[0].Image; got(pod) != want || image != "registry.example.org/roce-cni:v7" {
+		t.Errorf("the pod has the image %s and\n%s\nwant\n%s", image, got(pod), want)
 	}
-	return c
 }
 
 // otherClass has a network in another namespace.
@@ -105,26 +133,15 @@ func TestALabelOnAPodStandsForItsLines(t *testing.T) {
 		one     = "networks=rails; init roce-cni-env; a:" + all + volumes
 	)
 	rails := "labels: {roce-cni.io/rails: rails}"
-	c := withPodLabel(t)
-	applyText(t, c, "class", []byte(otherClass))
-	pods := client(t, c.Admin()).CoreV1().Pods("default")
-	create := func(ctx context.Context, metadata, spec string) (*core.Pod, error) {
-		pod := &core.Pod{}
-		must(t, yaml.UnmarshalStrict([]byte("metadata: {name: x, "+metadata+"}\nspec: {"+spec+"}"), pod))
-		return pods.Create(ctx, pod, meta.CreateOptions{DryRun: []string{meta.DryRunAll}})
+	c, apiVersion := withPodLabels(t)
+	applyText(t, c, "namespace", []byte("{apiVersion: v1, kind: Namespace, metadata: {name: roce-cni}}"))
+	for _, path := range kustomized(t, filepath.Join(deployment, "pod-label")) {
+		text, err := os.ReadFile(path)
+		must(t, err)
+		applyText(t, c, path, bytes.ReplaceAll(text, []byte("/v1\nkind: Mutating"), []byte("/"+apiVersion+"\nkind: Mutating")))
 	}
-	inForce(t, c)
-	eventually(t, "the policies are in force", func(ctx context.Context) error {
-		pod, err := create(ctx, "labels: {roce-cni.io/rails: big}", "containers: [{name: a, image: i}]")
-		if err != nil || len(pod.Spec.InitContainers) == 0 {
-			return apierrors.NewServiceUnavailable(fmt.Sprint("the label has no effect yet: ", err))
-		}
-		_, err = create(ctx, "labels: {roce-cni.io/rails: none}", "containers: [{name: a, image: i}]")
-		if !apierrors.IsInvalid(err) && !apierrors.IsForbidden(err) {
-			return errors.New("a label without class is not refused yet")
-		}
-		return nil
-	})
+	applyText(t, c, "class", []byte(otherClass))
+	podLabelsInForce(t, c)
 	for name, p := range map[string]struct{ metadata, spec, want string }{
 		"no label":                        {"labels: {a: b}", "containers: [{name: a, image: i}]", "networks=; a:"},
 		"one container":                   {rails, "containers: [{name: a, image: i}]", one},
@@ -166,7 +183,7 @@ func TestALabelOnAPodStandsForItsLines(t *testing.T) {
 		"the marker of another class":     {"labels: {roce-cni.io/rails: none}, annotations: {roce-cni.io/rails: rails=rails, k8s.v1.cni.cncf.io/networks: rails}", "containers: [{name: a, image: i}]", `has no ConfigMap "none"`},
 		"a sidecar drops IPC_LOCK":        {rails, "containers: [{name: a, image: i}, {name: b, image: i, securityContext: {capabilities: {drop: [IPC_LOCK]}}}]", "networks=rails; init roce-cni-env; a:" + all + "; b: []" + volumes},
 	} {
-		pod, err := create(t.Context(), p.metadata, p.spec)
+		pod, err := tryPod(t.Context(), t, c, p.metadata, p.spec)
 		switch {
 		case err != nil && !(apierrors.IsInvalid(err) && strings.Contains(err.Error(), p.want)):
 			t.Errorf("%s: %v\nwant %s", name, err, p.want)
@@ -176,13 +193,13 @@ func TestALabelOnAPodStandsForItsLines(t *testing.T) {
 		if err != nil {
 			continue
 		}
-		again, err := pods.Create(t.Context(), &core.Pod{ObjectMeta: meta.ObjectMeta{Name: "x", Labels: pod.Labels, Annotations: pod.Annotations}, Spec: pod.Spec},
+		again, err := client(t, c.Admin()).CoreV1().Pods("default").Create(t.Context(), &core.Pod{ObjectMeta: meta.ObjectMeta{Name: "x", Labels: pod.Labels, Annotations: pod.Annotations}, Spec: pod.Spec},
 			meta.CreateOptions{DryRun: []string{meta.DryRunAll}})
 		if err != nil || got(again) != p.want {
 			t.Errorf("%s, made again from the pod that there is: %v, error %v", name, got(again), err)
 		}
 	}
-	pod, err := create(t.Context(), rails, "containers: [{name: a, image: i, resources: {limits: {cpu: 8, memory: 64Gi}}}]")
+	pod, err := tryPod(t.Context(), t, c, rails, "containers: [{name: a, image: i, resources: {limits: {cpu: 8, memory: 64Gi}}}]")
 	if must(t, err); pod.Status.QOSClass != core.PodQOSGuaranteed {
 		t.Errorf("a pod that was Guaranteed is %s", pod.Status.QOSClass)
 	}

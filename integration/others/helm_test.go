@@ -118,15 +118,21 @@ func add(t *testing.T, to map[string]object, where string, text []byte) {
 	}
 }
 
-// TestTheChartHasTheObjectsOfTheKustomizations renders the chart with its own values. Only
-// the chart restarts the device plugin after a change of its configuration.
+// TestTheChartHasTheObjectsOfTheKustomizations renders the chart with its own values, and with the
+// label on pods. Only the chart restarts the device plugin after a change of its configuration.
 func TestTheChartHasTheObjectsOfTheKustomizations(t *testing.T) {
 	t.Parallel()
-	got, err := rendered(t, "roce-cni", nil)
+	sameObjects(t, nil, "", "crds", "rdma/device-plugin")
+	sameObjects(t, map[string]any{"podLabel": map[string]any{"enabled": true}}, "", "crds", "rdma/device-plugin", "pod-label")
+}
+
+func sameObjects(t *testing.T, values map[string]any, folders ...string) {
+	t.Helper()
+	got, err := rendered(t, "roce-cni", values)
 	if err != nil {
 		t.Fatal(err)
 	}
-	want := applied(t, "", "crds", "rdma/device-plugin")
+	want := applied(t, folders...)
 	delete(template(got["DaemonSet rdma-shared-device-plugin"])["metadata"].(object), "annotations")
 	for _, all := range []map[string]object{got, want} {
 		data := all["ConfigMap rdma-shared-device-plugin"]["data"].(object)
@@ -137,7 +143,7 @@ func TestTheChartHasTheObjectsOfTheKustomizations(t *testing.T) {
 		data["config.json"] = config
 	}
 	if diff := cmp.Diff(want, got); diff != "" {
-		t.Errorf("(-kustomize +helm)\n%s", diff)
+		t.Errorf("%v (-kustomize +helm)\n%s", values, diff)
 	}
 }
 
@@ -153,6 +159,9 @@ func TestTheValuesReachTheirPlaces(t *testing.T) {
 		"agent":            map[string]any{"nodeSelector": gpu, "serviceClusterIPRange": "10.96.0.0/12,fd00:96::/108", "lldp": true},
 		"gc":               map[string]any{"replicas": 3},
 		"devicePlugin":     map[string]any{"nodeSelector": gpu},
+		"podLabel": map[string]any{"enabled": true, "apiVersion": "v1beta1", "classes": map[string]any{
+			"big": map[string]any{"network": "infra/rails", "resource": "example.org/rdma", "shm": "64Gi"},
+		}},
 	})
 	if err != nil {
 		t.Fatal(err)
@@ -162,18 +171,24 @@ func TestTheValuesReachTheirPlaces(t *testing.T) {
 		t.Fatal(err)
 	}
 	for part, times := range map[string]int{
-		"image: mirror.example.org/roce-cni:v9\n":                                4,
+		"image: mirror.example.org/roce-cni:v9\n":                                6,
 		"image: mirror.example.org/mellanox/k8s-rdma-shared-dev-plugin:v1.5.3\n": 1,
-		"image: ":                     5,
+		"image: ":                     8, // one is a word of the policy of the label
 		"example.org/gpu: \"true\"\n": 3,
 		"path: /usr/libexec/cni\n":    1,
 		"replicas: 3\n":               1,
 		"- --service-cluster-ip-range=10.96.0.0/12,fd00:96::/108\n": 1,
-		"- --lldp\n":               1,
-		"- NET_RAW\n":              2,
-		"- name: pull\n":           4,
-		"namespace: roce-cni\n":    0,
-		"namespace: kube-system\n": 0,
+		"- --lldp\n":                             1,
+		"- NET_RAW\n":                            2,
+		"- name: pull\n":                         4,
+		"name: big\n":                            1,
+		"network: infra/rails\n":                 1,
+		"resource: example.org/rdma\n":           1,
+		"shm: 64Gi\n":                            1,
+		"admissionregistration.k8s.io/v1beta1\n": 2,
+		"namespace roce-cni ":                    0,
+		"namespace: roce-cni\n":                  0,
+		"namespace: kube-system\n":               0,
 	} {
 		if n := strings.Count(string(text), part); n != times {
 			t.Errorf("%q appears %d times, want %d", part, n, times)
@@ -293,17 +308,33 @@ func TestTheDevicePluginCanBeLeftOut(t *testing.T) {
 	}
 }
 
+// TestAClassOfTheLabelCanBeReplaced: the chart's own class is not there then.
+func TestAClassOfTheLabelCanBeReplaced(t *testing.T) {
+	t.Parallel()
+	got, err := rendered(t, "roce-cni", map[string]any{"podLabel": map[string]any{"enabled": true, "classes": map[string]any{
+		"rails": nil, "big": map[string]any{"network": "big", "resource": "rdma/big", "shm": "1Ti"},
+	}}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got["ConfigMap rails"] != nil || got["ConfigMap big"] == nil {
+		t.Errorf("the classes are %v and %v", got["ConfigMap rails"], got["ConfigMap big"])
+	}
+}
+
 // TestMistypedValuesAreRefused asks the schema.
 func TestMistypedValuesAreRefused(t *testing.T) {
 	t.Parallel()
 	for name, values := range map[string]map[string]any{
-		"an unknown key":   {"imageRegistri": "x"},
-		"a relative path":  {"cniBinDir": "opt/cni/bin"},
-		"no CIDR":          {"agent": map[string]any{"serviceClusterIPRange": "10.96.0.0"}},
-		"a word as switch": {"agent": map[string]any{"lldp": "on"}},
-		"a number as text": {"gc": map[string]any{"replicas": "two"}},
-		"a key of no NIC":  {"devicePlugin": map[string]any{"selectors": map[string]any{"vendor": []any{"15b3"}}}},
-		"one vendor":       {"devicePlugin": map[string]any{"selectors": map[string]any{"vendors": "15b3"}}},
+		"an unknown key":          {"imageRegistri": "x"},
+		"a relative path":         {"cniBinDir": "opt/cni/bin"},
+		"no CIDR":                 {"agent": map[string]any{"serviceClusterIPRange": "10.96.0.0"}},
+		"a word as switch":        {"agent": map[string]any{"lldp": "on"}},
+		"a number as text":        {"gc": map[string]any{"replicas": "two"}},
+		"a key of no NIC":         {"devicePlugin": map[string]any{"selectors": map[string]any{"vendor": []any{"15b3"}}}},
+		"a class without network": {"podLabel": map[string]any{"classes": map[string]any{"big": map[string]any{"resource": "rdma/rails", "shm": "8Gi"}}}},
+		"no size":                 {"podLabel": map[string]any{"classes": map[string]any{"rails": map[string]any{"shm": "much"}}}},
+		"one vendor":              {"devicePlugin": map[string]any{"selectors": map[string]any{"vendors": "15b3"}}},
 	} {
 		if _, err := rendered(t, "roce-cni", values); err == nil {
 			t.Errorf("%s is accepted", name)

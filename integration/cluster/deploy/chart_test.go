@@ -76,6 +76,19 @@ func templates() map[string][]change {
 			namespace, image, state,
 			{"automountServiceAccountToken: false\n", pullSecrets + selector(".Values.agent.nodeSelector") + "automountServiceAccountToken: false\n"},
 		},
+		"pod-label/class.yaml": {
+			{"name: rails\n", "name: {{ quote $name }}\n"},
+			{"namespace: roce-cni\n", "namespace: {{ $.Release.Namespace }}\n"},
+			{"network: rails ", "network: {{ quote $class.network }} "},
+			{"resource: rdma/rails\n", "resource: {{ quote $class.resource }}\n"},
+			{"shm: 8Gi ", "shm: {{ quote $class.shm }} "},
+			{"image: registry.example.org/roce-cni:devel # the one that you have built, for", `image: {{ include "roce-cni.image" (dict "root" $ "image" $.Values.image) }} # for`},
+		},
+		"pod-label/policy.yaml": {
+			namespace,
+			{"/v1\nkind: Mutating", "/{{ .Values.podLabel.apiVersion }}\nkind: Mutating"},
+			{"the namespace roce-cni has", "the namespace {{ .Release.Namespace }} has"},
+		},
 		"uninstall/daemonset.yaml": {
 			namespace, image, binaries, state,
 			{"image: registry.k8s.io/pause", `image: {{ .Values.imageRegistry | default "registry.k8s.io" }}/pause`},
@@ -114,7 +127,7 @@ func TestTheChartIsMadeFromTheManifests(t *testing.T) {
 		want["crds/"+filepath.Base(path)] = string(content(t, path))
 	}
 	changes := templates()
-	for _, path := range slices.Concat(files(t, dir), files(t, uninstall), files(t, devicePlugin), files(t, monitoring), files(t, railTaint)) {
+	for _, path := range slices.Concat(files(t, dir), files(t, uninstall), files(t, devicePlugin), files(t, monitoring), files(t, railTaint), files(t, podLabel)) {
 		name, err := filepath.Rel(dir, path)
 		must(t, path, err)
 		if name == "namespace.yaml" {
@@ -139,6 +152,10 @@ func TestTheChartIsMadeFromTheManifests(t *testing.T) {
 			text, name = only(".Values.devicePlugin.enabled", text), "device-plugin-"+base
 		case folder == "monitoring/":
 			text, name = only(".Values.monitoring.enabled", text), "monitoring-"+base
+		case name == "pod-label/class.yaml":
+			text, name = only(".Values.podLabel.enabled", "{{- range $name, $class := .Values.podLabel.classes }}\n---\n"+text+"{{- end }}\n"), "pod-label-"+base
+		case folder == "pod-label/":
+			text, name = only(".Values.podLabel.enabled", text), "pod-label-"+base
 		case folder == "rail-taint/":
 			text, name = only(".Values.gc.railTaint", text), "rail-taint.yaml"
 		case folder == "uninstall/":

@@ -39,6 +39,7 @@ const (
 	samples   = dir + "/samples"
 	uninstall = dir + "/uninstall"
 	railTaint = dir + "/rail-taint"
+	podLabel  = dir + "/pod-label"
 	// monitoring has alerts and a dashboard, for those who have an operator for them.
 	monitoring = dir + "/monitoring"
 )
