@@ -39,7 +39,6 @@ func bundleCommand(node *nodeFlags) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:     "bundle",
 		Short:   "Pack what a bug report needs into one file, without names and addresses",
-		Long:    help("bundle"),
 		Args:    cobra.NoArgs,
 		PreRunE: node.mustExist,
 		RunE:    func(cmd *cobra.Command, _ []string) error { return f.run(cmd) },

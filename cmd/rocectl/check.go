@@ -42,7 +42,6 @@ func checkCommand(node *nodeFlags) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:     "check",
 		Short:   "Compare the attachments of this node's pods with their records",
-		Long:    help("check"),
 		PreRunE: node.mustExist,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			n, keys, err := node.chosen(cmd, args, s)

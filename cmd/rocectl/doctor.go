@@ -30,11 +30,9 @@ type doctorFlags struct {
 func doctorCommand(node *nodeFlags) *cobra.Command {
 	f := doctorFlags{node: node}
 	cmd := &cobra.Command{
-		Use:   "doctor [CHECK...]",
-		Short: "Check whether this node can run RoCE pods, and say how to correct what is wrong",
-		Long:  help("doctor") + "\n\n" + listChecks(),
-		Example: `  rocectl doctor
-  rocectl doctor rdma-mtu gid-table -o yaml`,
+		Use:     "doctor [CHECK...]",
+		Short:   "Check whether this node can run RoCE pods, and say how to correct what is wrong",
+		Long:    doctorHelp(),
 		PreRunE: node.mustExist,
 		RunE: func(cmd *cobra.Command, names []string) error {
 			checks, err := doctor.Named(names...)
@@ -60,7 +58,6 @@ func statusCommand(node *nodeFlags) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:     "status",
 		Short:   "Show whether plugins, agent, pools, device plugin and rails of this node are well",
-		Long:    help("status"),
 		Args:    cobra.NoArgs,
 		PreRunE: node.mustExist,
 		RunE: func(cmd *cobra.Command, _ []string) error {
@@ -103,15 +100,15 @@ func (f doctorFlags) write(w io.Writer, answers []report.Answer) error {
 	return err
 }
 
-func listChecks() string {
+func doctorHelp() string {
 	width := 0
 	for _, c := range doctor.Checks() {
 		width = max(width, len(c.Name))
 	}
-	var b strings.Builder
-	b.WriteString("The checks are:\n")
+	text, _, _ := strings.Cut(help("doctor"), examples)
+	text += "\n\nThe checks are:\n"
 	for _, c := range doctor.Checks() {
-		fmt.Fprintf(&b, "\n  %-*s  %s", width, c.Name, c.Asks)
+		text += fmt.Sprintf("\n  %-*s  %s", width, c.Name, c.Asks)
 	}
-	return b.String()
+	return text
 }

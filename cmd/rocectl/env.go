@@ -33,9 +33,6 @@ func envCommand(node *nodeFlags) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "env",
 		Short: "Print a pod's RDMA settings for NCCL, UCX, Mooncake, vLLM, perftest and others",
-		Long:  help("env"),
-		Example: `  eval "$(rocectl env)" || exit
-  rocectl env ml/trainer-0 --ifname net1`,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			f.at = f.at.of(args)
 			out := cmd.OutOrStdout()

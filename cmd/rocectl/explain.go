@@ -26,10 +26,6 @@ func explainCommand() *cobra.Command {
 	return &cobra.Command{
 		Use:   "explain [CODE... | TEXT | -]",
 		Short: "Explain an error: what it means, and what to do",
-		Long:  help("explain"),
-		Example: `  rocectl explain 106
-  rocectl explain "Couldn't allocate MR"
-  kubectl logs job/perftest-client | rocectl explain -`,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			out := cmd.OutOrStdout()
 			if len(args) == 0 {

@@ -31,12 +31,7 @@ func generateCommand(plugin bool) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "generate",
 		Short: "Write Kubernetes objects for the RoCE NICs of this node or of all nodes, or from another network stack's",
-		Long:  help("generate"),
-		Example: `  rocectl generate > rails.yaml
-  rocectl generate --subnet '172.{rail+16}.0.0/16' --gateway '172.{rail+16}.0.1'
-  kubectl roce generate --subnet '172.{rail+16}.0.0/16' | kubectl diff -f -
-  rocectl generate --from spiderpool.yaml | rocectl plan --offline -`,
-		Args: cobra.NoArgs,
+		Args:  cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			docs, incomplete := f.documents(cmd)
 			text, err := generate.Text(docs)

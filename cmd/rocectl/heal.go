@@ -39,7 +39,6 @@ func healCommand(node *nodeFlags) *cobra.Command {
 	return &cobra.Command{
 		Use:     "heal",
 		Short:   "Repair what pods lose as soon as they lose it, until it is stopped",
-		Long:    help("heal"),
 		Args:    cobra.NoArgs,
 		PreRunE: node.mustExist,
 		RunE: func(cmd *cobra.Command, _ []string) error {

@@ -5,7 +5,7 @@
 // what was done on this node and whether it still stands, restores what was
 // lost, shows which addresses are leased, and explains errors.
 //
-// Each command is in one file of this folder, and its help in help. Their texts follow these rules:
+// Each command is in one file of this folder or of cluster, and its help in help. Their texts follow these rules:
 //
 //   - Texts are lower case and have no full stop, but for the paragraphs of a
 //     command's help, which are sentences.
@@ -22,6 +22,7 @@
 package main
 
 import (
+	"cmp"
 	"embed"
 	"fmt"
 	"io"
@@ -48,11 +49,21 @@ func main() { os.Exit(cli.Run(root(cli.Output(os.Stdout), os.Stderr))) }
 //go:embed help
 var helpTexts embed.FS
 
-func help(command string) string {
-	text, err := helpTexts.ReadFile("help/" + command + ".txt")
-	if err != nil {
-		panic("rocectl: " + err.Error()) // each test of a command would show it
+// examples begins the examples in such a text.
+const examples = "\n\nExamples:\n"
+
+// addHelp gives commands the texts and examples of their files. One without has no more to say.
+func addHelp(above string, commands []*cobra.Command) {
+	for _, c := range commands {
+		var text string
+		text, c.Example, _ = strings.Cut(help(above+c.Name()), examples)
+		c.Long = cmp.Or(c.Long, text)
+		addHelp(c.Name()+"-", c.Commands())
 	}
+}
+
+func help(command string) string {
+	text, _ := helpTexts.ReadFile("help/" + command + ".txt")
 	return strings.TrimSpace(string(text))
 }
 
@@ -87,6 +98,7 @@ func root(out, errOut io.Writer) *cobra.Command {
 		for _, c := range commands {
 			c.GroupID = title
 		}
+		addHelp("", commands)
 		cmd.AddCommand(commands...)
 	}
 	group("The node", node.flag(statusCommand(node), doctorCommand(node), railsCommand(node, plugin), gidsCommand(node), topCommand(node), bundleCommand(node))...)

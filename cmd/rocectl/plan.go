@@ -59,10 +59,7 @@ func planCommand(node *nodeFlags) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "plan FILE",
 		Short: "Show what an ADD would do, as commands, and change nothing",
-		Long:  help("plan"),
-		Example: `  rocectl plan conf-examples/one-rail.json --offline
-  kubectl get net-attach-def gpu1-rail -o yaml | rocectl plan -`,
-		Args: cobra.ExactArgs(1),
+		Args:  cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			nets, pools, err := netconf.Read(args[0], cmd.InOrStdin())
 			if err != nil {

@@ -32,7 +32,6 @@ func poolListCommand(node *nodeFlags) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "list [POOL]",
 		Short: "List the addresses that are leased or in quarantine",
-		Long:  help("pool-list"),
 		Args:  cobra.MaximumNArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			book, err := node.book()

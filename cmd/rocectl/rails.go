@@ -46,10 +46,7 @@ func railsCommand(node *nodeFlags, plugin bool) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "rails",
 		Short: "Show the RoCE NICs of this node, or of all nodes",
-		Long:  help("rails"),
-		Example: `  rocectl rails --lldp
-  kubectl roce rails --differences`,
-		Args: cobra.NoArgs,
+		Args:  cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if err := f.listens(cmd); err != nil {
 				return err

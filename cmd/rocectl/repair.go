@@ -32,7 +32,6 @@ func repairCommand(node *nodeFlags) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:     "repair",
 		Short:   "Restore what this node's pods and its lease database have lost",
-		Long:    help("repair"),
 		PreRunE: node.mustExist,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			n, keys, err := node.chosen(cmd, args, s)
@@ -190,7 +189,6 @@ func forgetCommand(node *nodeFlags) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:     "forget",
 		Short:   "Remove records and leases of pods that are gone",
-		Long:    help("forget"),
 		PreRunE: node.mustExist,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if s.container == "" && len(args) == 0 {

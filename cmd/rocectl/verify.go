@@ -48,13 +48,8 @@ func verifyCommand(node *nodeFlags) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "verify [NAMESPACE/POD] [PEER...]",
 		Short: "Test the rails of a pod, and those between pods",
-		Long:  help("verify"),
-		Example: `  rocectl verify
-  rocectl verify 10.244.1.17 10.244.2.9
-  rocectl verify --all --html report.html $(kubectl get pods -l app=rails-test -o jsonpath='{.items[*].status.podIP}')
-  kubectl roce verify --daemonset rails-verify --html report.html`,
-		Args: cobra.ArbitraryArgs,
-		RunE: f.command,
+		Args:  cobra.ArbitraryArgs,
+		RunE:  f.command,
 	}
 	f.register(cmd)
 	cmd.Flags().BoolVar(&f.all, "all", false, "test each pair of pods, not only those with this pod")
@@ -79,7 +74,6 @@ func serveCommand(node *nodeFlags) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "serve",
 		Short: "Let other pods test the rails of this pod",
-		Long:  help("verify-serve"),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			f.env.at = f.env.at.of(args)
 			key, err := verify.KeyOf(os.Getenv(verify.TokenVariable))

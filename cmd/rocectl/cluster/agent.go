@@ -48,29 +48,7 @@ func agentCommand(stateDir func() (string, error)) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "agent",
 		Short: "Manage this node's share of the RailPools, until it is stopped",
-		Long: `Manage this node's share of the RailPools, until it is stopped. One agent runs
-on each node, see conf-examples/deploy/agent.yaml. It claims a block of each
-pool that selects the node, writes into the state folder what the plugins may
-lease, and claims another block when more than four fifths of the host indexes
-are leased. In a sticky pool it takes and releases sticky addresses. It also writes
-the CIDRs of the cluster's Services, for networks with hostLink.routes "auto", and
-reports the NICs of the node for kubectl roce rails.
-
-Pods start and end without the agent and without the API server, as long as the
-node has free addresses. Only pods with sticky addresses need it when they start.
-
-It needs the network of the node, because the node's addresses tell it which
-block to try first, and write access to the folder pools in the state
-folder. It needs no capabilities, and with --lldp CAP_NET_RAW. You may stop it at any time: there is nothing to undo.
-
-It serves /metrics for Prometheus, and /healthz: 200 when pods get addresses of
-every pool that selects the node, otherwise 503 with the reason. Neither shows a
-secret or changes anything. The port must be free on the node. If --listen has
-no host and $NODE_IP is set, it listens at that address and at 127.0.0.1 alone;
-without $NODE_IP, at all addresses. With --listen 127.0.0.1:9482 other machines
-cannot reach it; nor can the probes of kubelet.`,
-		Example: `  rocectl agent --node "$(hostname)" --kubeconfig /etc/roce/agent.kubeconfig`,
-		Args:    cobra.NoArgs,
+		Args:  cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			ctx, stop, log := service(cmd.Context(), cmd.ErrOrStderr())
 			defer stop()

@@ -33,37 +33,7 @@ func gcCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "gc --cluster",
 		Short: "Free the blocks of nodes that are gone for good, and sum up RailPools and rails",
-		Long: `Free the blocks of nodes that are gone for good, and sum up the RailPools and
-the rails of nodes in their status, until it is stopped. Replicas elect one
-active leader by a Lease, see conf-examples/deploy/gc.yaml. No pod needs it to
-start or end.
-
-A new RailPool is marked as in use within seconds, by the finalizer
-roce-cni.io/in-use. Nodes claim blocks only from marked pools. A deleted
-RailPool stays until the nodes have released everything they have of it.
-
-A block is freed when all of these hold:
-- Its Node object is gone and no pod is bound to the node, or its Node object
-  reports another machine (status.nodeInfo.machineID).
-- This was so at every check for an hour. A new leader starts the hour again.
-- The owner has not written the block meanwhile.
-- The API server confirms it once more.
-
-A RailLease is taken from a node under the same conditions, or if its pod was not
-bound to the node at every check for an hour, while the node was Ready. It is
-deleted when no node has held it for spec.sticky.ttl of its RailPool, unless it
-has keep: true.
-
-A Node gets the condition RoceRailsReady from what its agent reports: False while
-a port is down, a GID table is full or a switch is not heard any more, and Unknown
-when the agent has reported nothing for three hours. With --rail-taint a Node has
-the taint roce-cni.io/rail-not-ready:NoSchedule while the condition is False, but
-never more than half of the nodes that report rails. No pod is evicted.
-
-With --once the command changes nothing. It shows the blocks without a node, the
-RailLeases that no node uses, what each waits for, and which nodes have the most.`,
-		Example: "  rocectl gc --cluster --once --kubeconfig ~/.kube/config",
-		Args:    cobra.NoArgs,
+		Args:  cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if !f.cluster {
 				return cnierr.New(cnierr.BadConfig, "use command", "gc", "write rocectl gc --cluster; the plugins themselves free leases of pods that are gone", "gc works only on a cluster")

@@ -44,17 +44,7 @@ func installCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "install",
 		Short: "Install the plugins into the folder of the container runtime",
-		Long: `Install the plugins into the folder of the container runtime. The runtime may
-start them at the same time: it finds the old or the new program, never a part
-of one. An identical program is not replaced. The folder is created if it does
-not exist. With --tools, you can then run the program on the node:
-/opt/cni/bin/rocectl check.
-
-The image has roce-env, the settings for programs in a pod, in the folder /pod. An
-init container of the pod installs it into a volume that the others mount.`,
-		Example: `  rocectl install --tools --to /host/opt/cni/bin
-  rocectl install --from /pod --to /roce`,
-		Args: cobra.NoArgs,
+		Args:  cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			programs, err := f.programs()
 			if err != nil {
@@ -89,12 +79,7 @@ func uninstallCommand(stateDir func() (string, error)) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "uninstall",
 		Short: "Remove the installed plugins",
-		Long: `Remove the plugins, roce and roce-ipam. On a node, also remove the network
-namespace of the fillers of GID tables. A pod does not see it: there, run
-ip netns del roce-gids on the node, or boot it.
-It refuses while pods of this node have attachments or addresses, according to
-the state folder. Without its plugin a pod can never be deleted.`,
-		Args: cobra.NoArgs,
+		Args:  cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if !force {
 				dir, err := stateDir()

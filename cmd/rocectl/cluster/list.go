@@ -38,19 +38,7 @@ func PoolsCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "pools",
 		Short: "Show how full the RailPools of the cluster are: by pool, block or node",
-		Long: `Show how full the RailPools of the cluster are, and whether nodes can claim. The
-numbers are those of the reaper, at most ten minutes old.
-
-With --by block, show each RailBlock: its node, its addresses on the first rail, and how
-full it is. A block has the same host indexes on all other rails. The numbers are those
-of the agents, at most two minutes old.
-
-With --by node, show which nodes have blocks, and which have none. A node without a
-block has no addresses for pods, unless no RailPool selects it. Blocks of a node that
-does not exist are freed after an hour.`,
-		Example: `  kubectl roce pools
-  kubectl roce pools --by node`,
-		Args: cobra.NoArgs,
+		Args:  cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			show, known := map[string]func(cli.Format, io.Writer, state) error{"pool": printPools, "block": printBlocks, "node": printNodes}[by]
 			if !known {
