@@ -4,8 +4,11 @@
 package main
 
 import (
+	"bytes"
 	"cmp"
 	"errors"
+	"fmt"
+	"io"
 	"os/exec"
 	"slices"
 	"strings"
@@ -16,6 +19,7 @@ import (
 	"github.com/roce-cni/roce-cni/cmd/internal/cli"
 	"github.com/roce-cni/roce-cni/cmd/rocectl/cluster"
 	"github.com/roce-cni/roce-cni/pkg/base/cnierr"
+	"github.com/roce-cni/roce-cni/pkg/tool/report"
 )
 
 // agents chooses the pods of the agents.
@@ -76,11 +80,57 @@ func (c inCluster) run(cmd *cobra.Command, pod string) (err error) {
 		args = append(args, "--", pod)
 	}
 	call := kubectlIn{c.namespace, c.Kubectl}.kubectl(cmd, args...)
-	call.Stdin, call.Stdout, call.Stderr = cmd.InOrStdin(), cmd.OutOrStdout(), cmd.ErrOrStderr()
+	out, errOut := &said{to: cmd.OutOrStdout()}, &said{to: cmd.ErrOrStderr()}
+	call.Stdin, call.Stdout, call.Stderr = cmd.InOrStdin(), out, errOut
 	err = call.Run()
+	if err := errors.Join(out.end(), errOut.end()); err != nil {
+		return cnierr.New(cnierr.IO, "ask agent", agent.Metadata.Name, "no command of ours says as much, so another program may answer there: look at node "+c.node, "%w", err)
+	}
 	if ended := (*exec.ExitError)(nil); errors.As(err, &ended) {
 		return cli.StatusError(ended.ExitCode()) // kubectl has said why
 	}
+	return err
+}
+
+// said writes what a container says, in lines that a terminal does not obey, and up to a limit: who
+// has taken over the node of the container chooses what that is.
+type said struct {
+	to   io.Writer
+	line []byte // that has not ended yet
+	n    int
+}
+
+const mostSaid = 64 << 20
+
+func (s *said) Write(b []byte) (int, error) {
+	if s.n += len(b); s.n > mostSaid {
+		return 0, io.ErrShortWrite
+	}
+	begun := len(s.line)
+	s.line = append(s.line, b...)
+	ended := begun + bytes.LastIndexByte(b, '\n') + 1
+	if ended == begun {
+		return len(b), nil
+	}
+	var lines strings.Builder
+	for line := range strings.Lines(string(s.line[:ended])) {
+		text := strings.TrimRight(line, "\r\n") // kubectl exec -t ends a line with both
+		lines.WriteString(report.Printable(text) + line[len(text):])
+	}
+	s.line = s.line[ended:]
+	_, err := io.WriteString(s.to, lines.String())
+	return len(b), err
+}
+
+// end ends the last line.
+func (s *said) end() error {
+	if s.n > mostSaid {
+		return fmt.Errorf("it says more than %d MiB", mostSaid>>20)
+	}
+	if len(s.line) == 0 {
+		return nil
+	}
+	_, err := s.Write([]byte("\n"))
 	return err
 }
 

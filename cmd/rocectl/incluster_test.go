@@ -4,10 +4,13 @@
 package main
 
 import (
+	"bytes"
 	"os"
 	"path/filepath"
 	"strings"
 	"testing"
+
+	"github.com/roce-cni/roce-cni/cmd/internal/cli"
 )
 
 // TestACommandRunsInTheAgentOfThePodsNode: with the flags that the user gave, and words if the
@@ -50,6 +53,43 @@ esac
 		got, calls := call(strings.Fields(tt.args)...), read(t, filepath.Join(dir, "calls"))
 		if !strings.Contains(got, tt.says) || !strings.HasSuffix(calls, tt.calls+"\n") && tt.calls != "" || tt.calls == "" && strings.Contains(calls, "exec") {
 			t.Errorf("%s says\n%s and calls\n%s, want %q and %q", tt.args, got, calls, tt.says, tt.calls)
+		}
+	}
+}
+
+// TestATerminalDoesNotObeyAnAgent: who has taken over a node chooses what its agent says, and for how
+// long.
+func TestATerminalDoesNotObeyAnAgent(t *testing.T) {
+	dir := t.TempDir()
+	t.Setenv("PATH", dir+":"+os.Getenv("PATH"))
+	for name, tt := range map[string]struct{ says, out, errOut string }{
+		"escapes":       {`printf 'a\033[2J\302\233\rb\n' ; printf '\033]0;x\007' >&2; exit 1`, "a?[2J??b\n", "?]0;x?\n"},
+		"JSON":          {`printf '[\n {"error": "\\u001b \303\251"}\n]\n'`, "[\n {\"error\": \"\\u001b é\"}\n]\n", ""},
+		"a terminal":    {`printf 'a\r\nb\r\n'`, "a\r\nb\r\n", ""},
+		"endless":       {`exec yes`, "y\ny\n", "rocectl[5] ask agent \"agent-x\": it says more than 64 MiB\nhint: "},
+		"endless error": {`exec tr '\0' x </dev/zero >&2`, "", "rocectl[5] ask agent \"agent-x\": it says more than 64 MiB\nhint: "},
+	} {
+		script := `#!/bin/sh
+case "$*" in
+*exec*) ` + tt.says + ` ;;
+*) echo '{"items": [{"metadata": {"name": "agent-x"}, "status": {"phase": "Running"}}]}' ;;
+esac
+`
+		if err := os.WriteFile(filepath.Join(dir, "kubectl"), []byte(script), 0o700); err != nil {
+			t.Fatal(err)
+		}
+		var out, errOut bytes.Buffer
+		cmd := root(&out, &errOut)
+		cmd.SetArgs([]string{"trace", "--cluster", "--node=gpu-1"})
+		if called, err := cmd.ExecuteC(); err != nil {
+			cli.PrintError(&errOut, called, err)
+		}
+		got, said := out.String(), errOut.String()
+		if strings.HasPrefix(name, "endless") {
+			got, said = got[:min(len(got), len(tt.out))], said[max(0, strings.Index(said, tt.errOut)):]
+		}
+		if got != tt.out || !strings.HasPrefix(said, tt.errOut) || tt.errOut == "" && said != "" {
+			t.Errorf("%s: got %.200q and %.200q, want %q and %q", name, got, said, tt.out, tt.errOut)
 		}
 	}
 }

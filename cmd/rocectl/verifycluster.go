@@ -230,14 +230,15 @@ func (f *verifyFlags) lead(cmd *cobra.Command, pods []fleetPod) (verify.Report, 
 	call := f.set.kubectl(cmd, append(args, "-")...)
 	list.WriteString(".\n")
 	var out bytes.Buffer
-	call.Stdout, call.Stderr = &out, cmd.ErrOrStderr()
+	errOut := &said{to: cmd.ErrOrStderr()}
+	call.Stdout, call.Stderr = &out, errOut
 	in, err := call.StdinPipe()
 	if err == nil {
 		err = call.Start()
 	}
 	if err == nil {
 		go func() { _, _ = io.WriteString(in, list.String()) }() // if it fails, kubectl has ended, and says why
-		err = call.Wait()
+		err = errors.Join(call.Wait(), errOut.end())
 	}
 	var ended *exec.ExitError
 	var found verify.Report

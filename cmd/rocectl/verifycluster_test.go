@@ -28,7 +28,7 @@ case "$*" in
 *"auth whoami"*) printf 'system:serviceaccount:tests:o p' ;;
 *"get --output=json daemonset"*) cat ` + dir + `/daemonset ;;
 *"get --output=json pods"*) cat ` + dir + `/pods ;;
-*exec*) sed '/^[.]$/q' >` + dir + `/input; echo round 1 of 1 >&2; cat ` + dir + `/report; exit 1 ;;
+*exec*) sed '/^[.]$/q' >` + dir + `/input; printf 'round 1 of 1\n\033[2J' >&2; cat ` + dir + `/report; exit 1 ;;
 esac
 `,
 		"daemonset": `{"spec": {"selector": {"matchLabels": {"app": "rails-verify"}}}, "status": {"desiredNumberScheduled": 6}}`,
@@ -92,7 +92,7 @@ func TestVerifyOfADaemonSetNamesWhatItCannotTest(t *testing.T) {
 	if got := read(t, page); strings.Contains(got, "<script>") || strings.Contains(got, "<u>") || !strings.Contains(got, "&lt;script&gt;") || !strings.Contains(got, "<h1>Rails of gpu-east</h1>") {
 		t.Errorf("the page obeys a pod:\n%s", got)
 	}
-	if !strings.Contains(errOut.String(), "round 1 of 1") {
+	if got := errOut.String(); !strings.Contains(got, "round 1 of 1\n") || strings.Contains(got, "\x1b") {
 		t.Errorf("no progress: %q", &errOut)
 	}
 }
