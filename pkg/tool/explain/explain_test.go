@@ -42,7 +42,7 @@ func TestWholeTextsAreExplained(t *testing.T) {
 		"ucx_unreachable.txt":      "no active messages transport",
 		"shm.txt":                  "Error while creating shared memory segment",
 		"unexpected_admission.txt": "UnexpectedAdmissionError",
-		"image_pull.txt":           "ErrImagePull",
+		"image_pull.txt":           "Failed to pull image … dial tcp",
 		"registry_http.txt":        "server gave HTTP response to HTTPS client",
 		"apt_get.txt":              "Temporary failure resolving",
 		"job_wait.txt":             "timed out waiting for the condition on jobs/",
