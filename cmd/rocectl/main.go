@@ -28,6 +28,7 @@ import (
 	"io"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 
 	"github.com/containernetworking/plugins/pkg/utils/buildversion"
@@ -35,6 +36,7 @@ import (
 
 	"github.com/roce-cni/roce-cni/cmd/internal/cli"
 	"github.com/roce-cni/roce-cni/cmd/rocectl/cluster"
+	"github.com/roce-cni/roce-cni/pkg/base/cnierr"
 	"github.com/roce-cni/roce-cni/pkg/plugin/conf"
 )
 
@@ -106,5 +108,24 @@ func root(out, errOut io.Writer) *cobra.Command {
 	group("Pools", append(node.flag(poolCommand(node)), cluster.PoolsCommand())...)
 	group("What the pods of roce-cni run", append(node.flag(append(cluster.NodeCommands(node.dir, node.mustExist), healCommand(node))...), cluster.Commands()...)...)
 	group("Configuration and errors", append(node.flag(planCommand(node)), generateCommand(plugin), explainCommand(), versionCommand())...)
+	if plugin {
+		for _, c := range cmd.Commands() {
+			if !slices.Contains([]string{"rails", "show", "trace", "verify", "pools", "gc", "plan", "generate", "explain", "version"}, c.Name()) {
+				onlyOnNodes(c)
+			}
+		}
+	}
 	return cmd
+}
+
+// onlyOnNodes lets a command, and those below it, refuse to work as a plugin of kubectl: it would
+// answer about the machine of its user.
+func onlyOnNodes(cmd *cobra.Command) {
+	cmd.Hidden, cmd.Args = true, cobra.ArbitraryArgs
+	cmd.PersistentPreRunE = func(cmd *cobra.Command, _ []string) error {
+		path := cmd.CommandPath()
+		return cnierr.New(cnierr.BadConfig, "run command", path,
+			"run /opt/cni/bin/rocectl"+strings.TrimPrefix(path, cmd.Root().CommandPath())+" on the node or, without a login, in the pod of conf-examples/deploy/tools there",
+			"it is about the node on which it runs")
+	}
 }

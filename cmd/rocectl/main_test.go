@@ -25,10 +25,11 @@ import (
 var update = flag.Bool("update", false, "rewrite the goldens in testdata and docs/rocectl.md")
 
 func TestMain(m *testing.M) {
-	testscript.Main(m, map[string]func(){"rocectl": func() {
+	program := func() {
 		settingsFile = filepath.Join(os.Getenv("WORK"), "node.json")
 		main()
-	}})
+	}
+	testscript.Main(m, map[string]func(){"rocectl": program, "kubectl-roce": program})
 }
 
 // TestScripts runs testdata/*.txtar. In their .json files, $WORK is the
