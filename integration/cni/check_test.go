@@ -4,6 +4,7 @@
 package cni
 
 import (
+	"fmt"
 	"strings"
 	"testing"
 
@@ -21,11 +22,14 @@ func TestCheckFindsARuleThatWinsOverOurs(t *testing.T) {
 	a := w.attach(w.rail(0), p, "net1")
 	addr := addrOfResult(t, a.mustAdd(t))
 	p.IP(t, "route add unreachable 203.0.113.0/24 table 51820")
+	ours := fmt.Sprintf("from %s lookup 100 priority 32000 protocol 82", addr)
 	for _, rule := range []string{
 		"from all lookup main priority 5", "from 172.16.0.0/12 unreachable priority 7",
 		"from all iif lo lookup main priority 5", "not from all fwmark 51820 lookup 51820 priority 5",
+		"from all lookup main priority 32000",
 	} {
 		p.IP(t, "rule add "+rule)
+		p.IP(t, "rule del "+ours+"\nrule add "+ours) // of two rules with one priority the first wins
 		err := a.check(t)
 		if err == nil || !strings.Contains(err.Msg, "wins over it") || !strings.Contains(err.Msg, addr.String()) {
 			t.Errorf("CHECK with the rule %s: got %v, want a finding about the rule of %s", rule, err, addr)

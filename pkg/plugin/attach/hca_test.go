@@ -24,6 +24,7 @@ type hca struct {
 	remade    uint32     // index that ens1's has since it was made again
 	in        netns.ID   // the namespace that has it; zero: the host's
 	users     []string   // programs with queue pairs
+	unclear   bool       // it is not known which device is that of a parent
 	full      bool       // there is no free entry for another GID
 	tables    *gidTables // nil: the indexes are of no interest
 }
@@ -39,6 +40,9 @@ type handle struct {
 }
 
 func (h handle) Facts(_ context.Context, _ conf.RDMA, parent plan.Link, _ bool) (plan.RDMA, error) {
+	if h.unclear {
+		return plan.RDMA{}, cnierr.New(cnierr.NoRDMA, "find RDMA device of", string(parent.Name), "", "there are several")
+	}
 	if h.each {
 		own := device
 		own.Link, own.Index = parent.Name, uint32(parent.Name[3]-'0')

@@ -131,6 +131,16 @@ func TestStatusCountsARailWhoseDeviceAPodHas(t *testing.T) {
 	}
 }
 
+func TestADDIsRefusedIfItsDeviceIsNotKnown(t *testing.T) {
+	t.Parallel()
+	w := exclusive(t)
+	w.hca.unclear = true
+	if _, err := w.node().Add(ctx, w.request("c1", "net1", "")); cnierr.CodeOf(err) != cnierr.NoRDMA {
+		t.Errorf("got %v, want code %d", err, cnierr.NoRDMA)
+	}
+	w.mustBeEmpty("after an ADD that was refused")
+}
+
 func TestErrorOfTheSecondPodNamesThePodThatHasTheDevice(t *testing.T) {
 	t.Parallel()
 	w := exclusive(t)

@@ -104,7 +104,7 @@ func (a adopt) do(ctx context.Context) error {
 		case is.otherMAC != nil:
 			return cnierr.New(cnierr.TryAgain, adopting, string(a.op.Link), "", "%w", is.otherMAC)
 		case is.what != "":
-			return cnierr.New(is.code, adopting, string(a.op.Link), is.hint(), "%s", is.what)
+			return cnierr.New(is.code, adopting, string(a.op.Link), is.hint, "%s", is.what)
 		case !is.unsure.IsValid():
 			return nil
 		}
@@ -134,7 +134,7 @@ func (a adopt) check(ctx context.Context) error {
 		errs = append(errs, damaged(action, string(a.op.Link), []string{a.ip("link set dev %s address %s", a.op.Link, a.op.MAC)}, "%w", is.otherMAC))
 	}
 	if is.what != "" {
-		errs = append(errs, cnierr.New(cnierr.Damaged, action, string(a.op.Link), is.hint(), "%s", is.what))
+		errs = append(errs, cnierr.New(cnierr.Damaged, action, string(a.op.Link), is.hint, "%s", is.what))
 	}
 	return errors.Join(errs...)
 }
@@ -145,15 +145,8 @@ type looks struct {
 	otherMAC *ChangedError // nil: it has the MAC
 	code     cnierr.Code
 	what     string
-	fix      string     // the command that corrects it
+	hint     string     // with the command that corrects it
 	unsure   netip.Addr // an address that the kernel has not finished duplicate detection for
-}
-
-func (l looks) hint() string {
-	if l.fix == "" {
-		return ""
-	}
-	return "restore it: " + l.fix
 }
 
 func (a adopt) look(ctx context.Context) (looks, error) {
@@ -174,7 +167,7 @@ func (a adopt) look(ctx context.Context) (looks, error) {
 		switch {
 		case i < 0:
 			out.code, out.what = cnierr.BadConfig, fmt.Sprintf("want %s on it, got %s", p, list(there))
-			out.fix = a.ip("addr add %s dev %s", p, a.op.Link)
+			out.hint = "restore it: " + a.ip("addr add %s dev %s", p, a.op.Link)
 			return out, nil
 		case there[i].Flags&unix.IFA_F_DADFAILED != 0:
 			out.code, out.what = cnierr.AddressTaken, fmt.Sprintf("duplicate address detection failed for %s: another machine has it", p)

@@ -111,6 +111,16 @@ func TestTheParentOfAnAdoptedLinkIsWhatItStandsOn(t *testing.T) {
 	}
 }
 
+func TestTheRemedyGivesAnAdoptedLinkItsAddressAgain(t *testing.T) {
+	t.Parallel()
+	node, pod, k := machine(t)
+	op := plan.Op{Kind: lend(t, pod, k, 5, shortly)}
+	do(t, k, op)
+	pod.IP("addr del fd00:9::5/64 dev net1")
+	follow(t, node, k.Check(t.Context(), op))
+	do(t, k, op)
+}
+
 func TestAdoptEndsWithItsContext(t *testing.T) {
 	t.Parallel()
 	_, pod, k := machine(t)

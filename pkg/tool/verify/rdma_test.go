@@ -58,3 +58,17 @@ func TestProgramsEndWithTheProcess(t *testing.T) {
 		t.Errorf("the program lives on: %v", err)
 	}
 }
+
+func TestTheAverageBandwidthIsReadFromTheTable(t *testing.T) {
+	t.Parallel()
+	const said = ` TX depth        : 128
+ #bytes     #iterations    BW peak[Gb/sec]    BW average[Gb/sec]   MsgRate[Mpps]
+Conflicting CPU frequency values detected: 1000.000000 != 3013.932000. CPU Frequency is not max.
+ 65536      500              94.72              94.71              0.180640
+`
+	for said, want := range map[string]string{said: "ib_write_bw transfers 94.71 Gb/s", " TX depth        : 128\n": "ib_write_bw transfers"} {
+		if got := gigabits(said); got != want {
+			t.Errorf("got %q, want %q, from\n%s", got, want, said)
+		}
+	}
+}
