@@ -77,8 +77,6 @@ func Ports(ctx context.Context, s *rdma.Subsystem, side, reader plan.Place) ([]P
 		}
 		out = append(out, p)
 	}
-	// The kernel has them in the order in which they were made.
-	slices.SortStableFunc(out, func(a, b Port) int { return parent.Natural(a.Device.Name, b.Device.Name) })
 	return out, nil
 }
 

@@ -19,6 +19,7 @@ import (
 	"github.com/roce-cni/roce-cni/pkg/base/netns"
 	"github.com/roce-cni/roce-cni/pkg/plugin/conf"
 	"github.com/roce-cni/roce-cni/pkg/plugin/kernel"
+	"github.com/roce-cni/roce-cni/pkg/plugin/kernel/parent"
 	"github.com/roce-cni/roce-cni/pkg/plugin/plan"
 	"github.com/roce-cni/roce-cni/pkg/plugin/rdma"
 	"github.com/roce-cni/roce-cni/pkg/plugin/rdma/gidtable"
@@ -479,6 +480,8 @@ func tables(ports []Port, holder *Owner, owners []Owner, strangers func() []Owne
 		}
 		out = append(out, t)
 	}
+	// The kernel has them in the order in which they were made.
+	slices.SortStableFunc(out, func(a, b Table) int { return parent.Natural(a.Device, b.Device) })
 	return out
 }
 

@@ -5,6 +5,7 @@ package gids
 
 import (
 	"net/netip"
+	"slices"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
@@ -83,6 +84,17 @@ func TestOwnersAreIdentifiedByAddressAndThenByInterface(t *testing.T) {
 				}
 			}
 		})
+	}
+}
+
+func TestTablesAreInTheOrderOfTheNamesOfTheirDevices(t *testing.T) {
+	t.Parallel()
+	var got []string
+	for _, table := range tables([]Port{portOf("mlx5_10", "r2"), portOf("mlx5_2", "r1")}, nil, nil, nil) {
+		got = append(got, table.Device)
+	}
+	if want := []string{"mlx5_2", "mlx5_10"}; !slices.Equal(got, want) {
+		t.Errorf("got %q, want %q", got, want)
 	}
 }
 
