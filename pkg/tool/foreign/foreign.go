@@ -47,6 +47,8 @@ const (
 	// knownFor is how long a use is not judged again. The number of a namespace goes to another
 	// pod soon.
 	knownFor = 2 * time.Second
+	// mostAgain is how many uses wait for tables that cannot be read.
+	mostAgain = 1000
 )
 
 // Config is what a Watcher works with. All fields are needed.
@@ -67,6 +69,7 @@ type Watcher struct {
 	devices map[uint64]string // by the address of their struct ib_device
 	known   map[place]bool    // what was judged, from knownAt on
 	knownAt time.Duration
+	again   []use // what could not be judged, at most mostAgain
 	told    map[subject]*pace.Pause
 	grew    bool              // the filter, at the last look
 	said    map[string]string // the last error about each thing
@@ -155,7 +158,7 @@ func (w *Watcher) watch(ctx context.Context) error {
 // look reads what was used since the last look, and tells what is foreign.
 func (w *Watcher) look(ctx context.Context, p *probe) error {
 	uses, err := w.read(p, nil)
-	if err != nil || len(uses) == 0 {
+	if err != nil || len(uses)+len(w.again) == 0 {
 		return err
 	}
 	later, err := w.name(p)
@@ -230,7 +233,8 @@ func (w *Watcher) judge(ctx context.Context, uses []use) {
 		clear(w.known)
 		w.knownAt = now
 	}
-	threads := w.places(uses)
+	threads := w.places(append(uses, w.again...))
+	w.again = nil
 	if len(threads) == 0 {
 		return
 	}
@@ -250,7 +254,7 @@ func (w *Watcher) judge(ctx context.Context, uses []use) {
 	})
 	for at, owner := range owners {
 		if owner != nil {
-			w.tell(records, at, threads[at], *owner)
+			w.tell(records, at, threads[at].thread, *owner)
 		}
 		delete(threads, at)
 	}
@@ -262,12 +266,17 @@ func (w *Watcher) judge(ctx context.Context, uses []use) {
 		w.Log.Warn("the GID tables cannot be read: it is not told when a pod uses the GID of another one", "error", err)
 	}
 	if err != nil {
-		maps.DeleteFunc(w.known, func(at place, _ bool) bool { return threads[at] != 0 }) // the next use is judged
+		for at, u := range threads {
+			delete(w.known, at)
+			if len(w.again) < mostAgain {
+				w.again = append(w.again, u)
+			}
+		}
 		return
 	}
-	for at, thread := range threads {
+	for at, u := range threads {
 		if owner := at.owner(tables); owner != nil {
-			w.tell(records, at, thread, *owner)
+			w.tell(records, at, u.thread, *owner)
 		}
 	}
 }
@@ -314,10 +323,10 @@ func (w *Watcher) recorded(records []record.Record, at place) (owner *gids.Owner
 }
 
 // places returns the entries that processes other than those of the host use, but for known
-// ones, and of each use a thread.
-func (w *Watcher) places(uses []use) map[place]uint32 {
+// ones, and a use of each.
+func (w *Watcher) places(uses []use) map[place]use {
 	host, _ := netns.Inode(w.Proc, "self") // without it nothing is the host's
-	seen, out := map[use]bool{}, map[place]uint32{}
+	seen, out := map[use]bool{}, map[place]use{}
 	for _, u := range uses {
 		device, named := w.devices[u.device]
 		if seen[u] || !named {
@@ -327,7 +336,7 @@ func (w *Watcher) places(uses []use) map[place]uint32 {
 		ino, err := netns.Inode(w.Proc, fmt.Sprint(u.thread)) // it may have ended
 		at := place{ino, device, u.port, u.index}
 		if err == nil && ino != host && !w.known[at] {
-			w.known[at], out[at] = true, u.thread
+			w.known[at], out[at] = true, u
 		}
 	}
 	return out

@@ -167,13 +167,15 @@ func TestRecordsDecideOnlyWhatIsCertain(t *testing.T) {
 	}
 }
 
-func TestAlarmNeedsNoTableOfTheNodeWhereTheRecordsDecide(t *testing.T) {
-	t.Parallel()
+// watcherOf has a program of namespace 77 in thread 5, and ml/p2, which has index 3 of rxe0.
+func watcherOf(t *testing.T) *Watcher {
+	t.Helper()
+	index := 3
 	own, err := netns.At("/proc/self/ns/net")
 	if err != nil {
 		t.Fatal(err)
 	}
-	index, addr := 3, netip.MustParseAddr("10.1.0.2")
+	addr := netip.MustParseAddr("10.1.0.2")
 	w := New(Config{
 		Sys: fstest.MapFS{
 			"class/infiniband/rxe0/ports/1/gids/3":            {Data: []byte(plan.GIDText(addr) + "\n")},
@@ -188,10 +190,36 @@ func TestAlarmNeedsNoTableOfTheNodeWhereTheRecordsDecide(t *testing.T) {
 		Clock: pace.Clock{Now: func() time.Duration { return time.Hour }, Rand: func() float64 { return .5 }}, Log: slog.New(slog.DiscardHandler),
 	})
 	w.devices[1] = "rxe0"
-	w.judge(t.Context(), []use{{thread: 5, device: 1, port: 1, index: index}})
+	return w
+}
+
+func TestAlarmNeedsNoTableOfTheNodeWhereTheRecordsDecide(t *testing.T) {
+	t.Parallel()
+	w := watcherOf(t)
+	w.judge(t.Context(), []use{{thread: 5, device: 1, port: 1, index: 3}})
 	all, _, err := w.Calls.After("")
 	if err != nil || len(all) != 1 || !strings.Contains(all[0].Error, "which is 10.1.0.2 of ml/p2") {
 		t.Errorf("alarms %+v, error %v, want one that names ml/p2", all, err)
+	}
+}
+
+// A queue pair that is set once is told, although the tables could not be read when it was.
+func TestUseIsJudgedAgainAfterTheTablesCouldNotBeRead(t *testing.T) {
+	t.Parallel()
+	w := watcherOf(t)
+	all := w.Records
+	w.Records = func() ([]record.Record, error) { return nil, nil } // the tables must decide
+	ended, end := context.WithCancel(t.Context())
+	end()
+	w.judge(ended, []use{{thread: 5, device: 1, port: 1, index: 3}})
+	if told, _, err := w.Calls.After(""); err != nil || len(told) > 0 {
+		t.Fatalf("alarms %+v, error %v", told, err)
+	}
+	w.Records = all
+	w.judge(t.Context(), nil)
+	w.judge(t.Context(), nil)
+	if told, _, err := w.Calls.After(""); err != nil || len(told) != 1 || !strings.Contains(told[0].Error, "of ml/p2") {
+		t.Errorf("alarms %+v, error %v, want one that names ml/p2", told, err)
 	}
 }
 
