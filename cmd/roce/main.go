@@ -85,6 +85,7 @@ func del(ctx context.Context, args *skel.CmdArgs) (err error) {
 	if err != nil {
 		return err
 	}
+	n.Held = note.Held
 	return n.Del(ctx, d)
 }
 

@@ -5,6 +5,7 @@ package main
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -47,9 +48,13 @@ func gidsCommand(node *nodeFlags) *cobra.Command {
 					"load the driver of the node's RDMA NICs; rdma link shows their devices", "the node has no RDMA device")
 			}
 			if err == nil {
+				uses, fault := node.addHeld(cmd.Context(), tables)
 				err = format.Print(cmd.OutOrStdout(), tables, func(w io.Writer) error {
-					return errors.Join(writeTables(format, w, tables), node.writeStrangers(cmd.Context(), w))
+					writeErr := writeTables(format, w, tables)
+					writeStrangers(w, uses)
+					return writeErr
 				})
+				err = errors.Join(err, fault)
 			}
 			return errors.Join(err, unreadable)
 		},
@@ -82,18 +87,29 @@ func writeTables(f cli.Format, w io.Writer, tables []gids.Table) error {
 	return cli.Written(err)
 }
 
-// writeStrangers names the programs in namespaces without a record that have queue pairs.
-// The index of such a queue pair stays taken until it ends, also without an entry in the
-// table: the address may be gone.
-func (n *nodeFlags) writeStrangers(ctx context.Context, w io.Writer) error {
+// addHeld adds to the tables of the host which indexes the users of their devices may hold, and
+// returns the users.
+func (n *nodeFlags) addHeld(ctx context.Context, tables []gids.Table) ([]usage.Use, error) {
 	node, _, err := n.usage()
 	if err != nil {
-		return err
+		return nil, err
 	}
 	uses, err := node.Read(ctx)
-	if err != nil {
-		return err
+	for _, u := range uses {
+		for _, h := range u.Held {
+			for i, t := range tables {
+				if t.Holder == nil && t.Device == h.Device && t.Port == h.Port {
+					tables[i].Held = append(t.Held, gids.Held{Index: h.Index, Pod: u.Pod, ContainerID: u.ContainerID, Processes: u.Processes})
+				}
+			}
+		}
 	}
+	return uses, err
+}
+
+// writeStrangers names the programs in namespaces without a record that have queue pairs. The
+// index of such a queue pair is not known.
+func writeStrangers(w io.Writer, uses []usage.Use) {
 	for _, u := range uses {
 		for _, p := range u.Processes {
 			if u.Kind == usage.Unknown && u.Total() > 0 && p.Netns != 0 {
@@ -102,7 +118,6 @@ func (n *nodeFlags) writeStrangers(ctx context.Context, w io.Writer) error {
 			}
 		}
 	}
-	return nil
 }
 
 func gidRow(g gids.Table, e gids.Entry) []any {
@@ -139,7 +154,15 @@ func gidSummary(g gids.Table) string {
 	if g.Size == 0 {
 		return fmt.Sprintf("# %s%s: it has no GID table, so RoCE is off: devlink dev param show, devlink dev eswitch show\n", name, where)
 	}
-	out := fmt.Sprintf("# %s%s: %d of %d entries used, %d free%s\n", name, where, len(g.Entries), g.Size, g.Size-len(g.Entries), room(g))
+	free, held := g.Size-len(g.Entries)-len(g.Held), ""
+	if len(g.Held) > 0 {
+		held = fmt.Sprintf(", %d perhaps held", len(g.Held))
+	}
+	out := fmt.Sprintf("# %s%s: %d of %d entries used%s, %d free%s\n", name, where, len(g.Entries), g.Size, held, free, room(g, free))
+	for _, h := range g.Held {
+		out += fmt.Sprintf("# %s: index %d, which %s has lost, stays taken while a queue pair uses it: %s\n",
+			name, h.Index, report.Printable(cmp.Or(h.Pod.String(), string(h.ContainerID))), report.Printable(processes(h.Processes)))
+	}
 	fillers := slices.DeleteFunc(slices.Clone(g.Entries), func(e gids.Entry) bool { return !e.Filler })
 	if len(fillers) > 0 {
 		out += fmt.Sprintf("# %s: %d of them are fillers, which make the indexes of pods equal on all NICs; ip netns del %s frees them\n", name, len(fillers), filepath.Base(plan.FillerNetns))
@@ -154,10 +177,10 @@ func gidSummary(g gids.Table) string {
 }
 
 // room says how many more pods the free entries are enough for.
-func room(g gids.Table) string {
+func room(g gids.Table, free int) string {
 	width := 1
 	if slices.ContainsFunc(g.Entries, func(e gids.Entry) bool { return e.Type == gidtable.RoCEv1 }) {
 		width = 2
 	}
-	return ": " + gidtable.Room(g.Size-len(g.Entries), width)
+	return ": " + gidtable.Room(free, width)
 }

@@ -9,6 +9,9 @@ import (
 	"testing"
 
 	"github.com/roce-cni/roce-cni/cmd/internal/cli"
+	"github.com/roce-cni/roce-cni/pkg/plugin/conf"
+	"github.com/roce-cni/roce-cni/pkg/plugin/rdma"
+	"github.com/roce-cni/roce-cni/pkg/plugin/rdma/gidtable"
 	"github.com/roce-cni/roce-cni/pkg/tool/gids"
 )
 
@@ -39,5 +42,17 @@ func TestTheTableOfGIDsSaysWhatFillersTake(t *testing.T) {
 		if !strings.Contains(out.String(), want) {
 			t.Errorf("lacks %q:\n%s", want, out.String())
 		}
+	}
+}
+
+func TestTheTableOfGIDsSaysWhatProgramsOfDeletedPodsHold(t *testing.T) {
+	t.Parallel()
+	got := gidSummary(gids.Table{Device: "rxe0", Port: 1, Size: 16, Entries: make([]gids.Entry, 3), Held: []gids.Held{
+		{Index: 5, Pod: conf.Pod{Namespace: "ml", Name: "p1"}, Processes: []rdma.Process{{PID: 7, Comm: "\x1bx"}}},
+	}})
+	want := "# rxe0/1: 3 of 16 entries used, 1 perhaps held, 12 free: " + gidtable.Room(12, 1) + "\n" +
+		"# rxe0/1: index 5, which ml/p1 has lost, stays taken while a queue pair uses it: process 7 (?x)\n"
+	if got != want {
+		t.Errorf("got\n%swant\n%s", got, want)
 	}
 }

@@ -115,14 +115,16 @@ func (n *nodeFlags) usage() (out usage.Node, unreadable, err error) {
 		return usage.Node{}, nil, err
 	}
 	rows, unreadable := attachments(records)
-	return usage.Node{Sys: os.DirFS("/sys"), Proc: os.DirFS("/proc"), Records: slices.DeleteFunc(rows, ended)}, unreadable, nil
+	return usage.Node{
+		Sys: os.DirFS("/sys"), Proc: os.DirFS("/proc"), Records: slices.DeleteFunc(rows, ended), Calls: calls.File{Dir: records.Dir},
+	}, unreadable, nil
 }
 
 func (t *top) write(w io.Writer, uses []usage.Use) error {
 	table := t.format.Table(w, []string{"POD", "INTERFACE", "DEVICE", "QUEUE PAIRS", "CONTEXTS", "REGIONS", "MEMORY", "CONNECTIONS", "SENT", "RECEIVED"}, "PROCESSES")
 	for _, u := range uses {
 		table.Row(u.User, u.Interface, u.Device, types(u.QueuePairs), u.Contexts, u.Regions, size(u.RegionBytes), u.Connections,
-			rate(u.Sent), rate(u.Received), processes(u))
+			rate(u.Sent), rate(u.Received), processes(u.Processes))
 	}
 	if err := table.Print(); err != nil {
 		return err
@@ -171,9 +173,9 @@ func rate(r *usage.Rate) string {
 	return r.String()
 }
 
-func processes(u usage.Use) string {
+func processes(all []rdma.Process) string {
 	var out []string
-	for _, p := range u.Processes {
+	for _, p := range all {
 		out = append(out, p.String())
 	}
 	return strings.Join(out, ", ")

@@ -4,18 +4,23 @@
 package rdma
 
 import (
+	"encoding/json"
+	"errors"
 	"fmt"
 	"maps"
 	"os"
 	"slices"
-	"strconv"
 	"strings"
 	"sync"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
+	"golang.org/x/sys/unix"
 
 	"github.com/roce-cni/roce-cni/integration/cnitest"
+	"github.com/roce-cni/roce-cni/pkg/cluster/counts"
+	"github.com/roce-cni/roce-cni/pkg/plugin/rdma"
+	tool "github.com/roce-cni/roce-cni/pkg/tool/gids"
 )
 
 // places returns where the GIDs of addresses are in a table, each of which must
@@ -247,19 +252,84 @@ func TestSharedCheckSaysFromWhereToWhereAGIDMoved(t *testing.T) {
 	a.mustDel()
 }
 
-// TestSharedDelNamesTheProgramThatHoldsAnIndex has a program of the pod wait with a queue
-// pair when the pod loses its interface.
-func TestSharedDelNamesTheProgramThatHoldsAnIndex(t *testing.T) {
+// TestSharedIndexOfADeletedPodIsHeldByItsProgram has a program of the pod wait with a queue
+// pair when the pod is deleted. For the kernel its index reads as a free one, but the next pod
+// gets another one until the program ends.
+func TestSharedIndexOfADeletedPodIsHeldByItsProgram(t *testing.T) {
 	n := newNode(t, "shared")
 	a := n.attach(n.rail(0), n.pod())
 	addr := a.mustAdd()[0]
-	pid, stop := background(t, "ip", "netns", "exec", a.pod.Name, "ibv_rc_pingpong", "-d", "rxe0", "-g", strconv.Itoa(a.indexes()[addr]))
-	cnitest.Await(t, "the program has a queue pair", func() bool {
+	index := a.indexes()[addr]
+	run(t, "ip", "-n", a.pod.Name, "link", "set", "lo", "up")
+	var pids []int // the second one is the client, which may end with the address
+	var stops []func()
+	for _, peer := range []string{"", " 127.0.0.1"} {
+		pid, stop := background(t, "ip", strings.Fields(fmt.Sprintf("netns exec %s ibv_rc_pingpong -d rxe0 -g %d -n 1000000000%s", a.pod.Name, index, peer))...)
+		cnitest.Await(t, "the server listens", func() bool {
+			return strings.Contains(run(t, "ip", "netns", "exec", a.pod.Name, "ss", "-ltn"), ":18515 ") || peer != ""
+		})
+		pids, stops = append(pids, pid), append(stops, stop)
+	}
+	server := func(p rdma.Process) bool { return int(p.PID) == pids[0] }
+	cnitest.Await(t, "the queue pairs are connected", func() bool {
 		out, _ := try("rdma", "resource", "show", "qp")
-		return strings.Contains(out, "comm ibv_rc_pingpong")
+		return strings.Count(out, "state RTS") >= 2
 	})
+	if err := unix.Kill(pids[0], unix.SIGSTOP); err != nil { // it would end when its transfer fails
+		t.Fatal(err)
+	}
+	table := func() tool.Table {
+		t.Helper()
+		var out []tool.Table
+		if err := json.Unmarshal([]byte(n.rocectl("gids", "-o", "json")), &out); err != nil {
+			t.Fatal(err)
+		}
+		return out[slices.IndexFunc(out, func(t tool.Table) bool { return t.Device == "rxe0" })]
+	}
+	if held := table().Held; len(held) > 0 {
+		t.Errorf("before DEL there is %+v", held)
+	}
 	a.mustDel()
-	contains(t, a.stderr.String(), "hold its GID indexes", fmt.Sprintf("process %d (ibv_rc_pingpong) uses rxe0/1", pid))
-	stop()
+	contains(t, a.stderr.String(), "hold its GID indexes", fmt.Sprintf("process %d (ibv_rc_pingpong) uses rxe0/1", pids[0]))
+	for _, file := range []string{"gids", "gid_attrs/types", "gid_attrs/ndevs"} {
+		read := func(index int) string {
+			b, err := os.ReadFile(fmt.Sprintf("/sys/class/infiniband/rxe0/ports/1/%s/%d", file, index))
+			return fmt.Sprintf("%s %v", b, errors.Unwrap(err))
+		}
+		if free, held := read(1000), read(index); free != held {
+			t.Errorf("%s: the kernel tells a held index, %q, from a free one, %q", file, held, free)
+		}
+	}
+	is := table()
+	if len(is.Held) != 1 || is.Held[0].Index != index || is.Held[0].Pod.Name != a.pod.Name || !slices.ContainsFunc(is.Held[0].Processes, server) {
+		t.Errorf("held are %+v, want index %d of %s by process %d", is.Held, index, a.pod.Name, pids[0])
+	}
+	contains(t, n.rocectl("gids"), fmt.Sprintf("%d of %d entries used, 1 perhaps held, %d free", len(is.Entries), is.Size, is.Size-len(is.Entries)-1),
+		fmt.Sprintf("index %d, which ", index), a.pod.Name+" has lost")
+	contains(t, n.rocectl("top", "--once"), a.pod.Name+" (gone)")
+	h := n.watching(`"counts": "pods"`, "healing")
+	cnitest.Await(t, "the healer has counted", func() bool {
+		c, err := counts.File{Dir: n.state}.Read()
+		return err == nil && slices.ContainsFunc(c.Rows, func(r counts.Row) bool { return r.Kind == "gone" && r.Pod == a.pod.Name && r.HeldGIDs == 1 })
+	})
+	h.end(unix.SIGTERM)
+
+	next := func() int {
+		t.Helper()
+		b := n.attach(n.rail(0), n.pod())
+		addr := b.mustAdd()[0]
+		defer b.mustDel()
+		return b.indexes()[addr]
+	}
+	if got := next(); got == index {
+		t.Errorf("the next pod has the index %d too", got)
+	}
+	for _, stop := range stops {
+		stop()
+	}
+	cnitest.Await(t, "the index is free", func() bool { return len(table().Held) == 0 })
+	if got := next(); got != index {
+		t.Errorf("after the program has ended the next pod has index %d, want %d", got, index)
+	}
 	n.nothingLeft()
 }

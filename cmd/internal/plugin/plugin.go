@@ -164,6 +164,7 @@ type Noted struct {
 	at    conf.Attachment
 	began time.Time
 	steps []calls.Step
+	held  []calls.Held
 }
 
 // Note begins the note of a call.
@@ -182,11 +183,14 @@ func (n *Noted) Took(step string, d time.Duration) {
 	n.steps[i].Took += d
 }
 
+// Held notes a GID index that programs may hold.
+func (n *Noted) Held(h calls.Held) { n.held = append(n.held, h) }
+
 // End notes the call with its error. If it ended before the settings were read, they are
 // read from file. A note that cannot be written is none: the call itself matters more.
 func (n *Noted) End(file string, err error) {
 	c := calls.Call{
-		At: time.Now().UTC(), Verb: n.verb, Network: n.Network, Attachment: n.at, Pod: n.Pod.String(), Took: time.Since(n.began), Steps: n.steps, Trace: Trace(),
+		At: time.Now().UTC(), Verb: n.verb, Network: n.Network, Attachment: n.at, Pod: n.Pod.String(), Took: time.Since(n.began), Steps: n.steps, Held: n.held, Trace: Trace(),
 	}
 	if err != nil {
 		c.Code, c.Error = cnierr.CodeOf(err), err.Error()

@@ -140,11 +140,12 @@ func (a *Agent) collectPods(out chan<- prometheus.Metric) {
 	if err != nil || a.Date().After(c.Until) { // the healer logs why it does not write
 		return
 	}
-	queuePairs := desc("rdma_queue_pairs", "Queue pairs of a user of an RDMA device, by type. Kind is pod, host, kernel, unknown for programs in a namespace without a record, or others for the pods beyond the limit.", "kind", "namespace", "pod", "device", "type")
+	queuePairs := desc("rdma_queue_pairs", "Queue pairs of a user of an RDMA device, by type. Kind is pod, gone for programs that outlive their pod, host, kernel, unknown for those in another namespace without a record, or others for the pods beyond the limit.", "kind", "namespace", "pod", "device", "type")
 	contexts := desc("rdma_contexts", "How often the programs of a user have opened an RDMA device.", "kind", "namespace", "pod", "device")
 	regions := desc("rdma_regions", "Memory regions of a user on an RDMA device.", "kind", "namespace", "pod", "device")
 	bytes := desc("rdma_region_bytes", "Bytes of the memory regions of a user on an RDMA device.", "kind", "namespace", "pod", "device")
 	connections := desc("rdma_connections", "Connections of rdma_cm of a user on an RDMA device.", "kind", "namespace", "pod", "device")
+	held := desc("rdma_held_gids", "GID indexes that were those of a user and have no address. They read as free, but programs with queue pairs may hold them until they end.", "kind", "namespace", "pod", "device")
 	for _, r := range c.Rows {
 		labels := []string{r.Kind, r.Namespace, r.Pod, r.Device}
 		for name, n := range r.QueuePairs {
@@ -154,5 +155,6 @@ func (a *Agent) collectPods(out chan<- prometheus.Metric) {
 		gauge(out, regions, float64(r.Regions), labels...)
 		gauge(out, bytes, float64(r.RegionBytes), labels...)
 		gauge(out, connections, float64(r.Connections), labels...)
+		gauge(out, held, float64(r.HeldGIDs), labels...)
 	}
 }

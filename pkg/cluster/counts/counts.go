@@ -30,7 +30,7 @@ type Counts struct {
 	Rows  []Row     `json:"rows"`
 }
 
-// User is who has a Row. Kind is pod, host, kernel, unknown, or Others.
+// User is who has a Row. Kind is pod, gone, host, kernel, unknown, or Others.
 type User struct {
 	Kind      string `json:"kind"`
 	Namespace string `json:"namespace,omitempty"`
@@ -49,6 +49,7 @@ type Row struct {
 	Regions     int            `json:"regions"`
 	RegionBytes uint64         `json:"regionBytes"`
 	Connections int            `json:"connections"`
+	HeldGIDs    int            `json:"heldGIDs,omitempty"`
 }
 
 func (r Row) total() (n int) {
@@ -95,7 +96,7 @@ func merge(rows []Row) []Row {
 			sum.QueuePairs[name] += n
 		}
 		sum.Contexts, sum.Regions, sum.Connections = sum.Contexts+r.Contexts, sum.Regions+r.Regions, sum.Connections+r.Connections
-		sum.RegionBytes += r.RegionBytes
+		sum.RegionBytes, sum.HeldGIDs = sum.RegionBytes+r.RegionBytes, sum.HeldGIDs+r.HeldGIDs
 	}
 	return out
 }

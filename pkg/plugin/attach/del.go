@@ -13,6 +13,7 @@ import (
 
 	"github.com/roce-cni/roce-cni/pkg/base/cnierr"
 	"github.com/roce-cni/roce-cni/pkg/base/netns"
+	"github.com/roce-cni/roce-cni/pkg/plugin/calls"
 	"github.com/roce-cni/roce-cni/pkg/plugin/conf"
 	"github.com/roce-cni/roce-cni/pkg/plugin/kernel"
 	"github.com/roce-cni/roce-cni/pkg/plugin/lease"
@@ -75,7 +76,7 @@ func (n Node) remove(ctx context.Context, rec record.Record, path string, releas
 	if err := release(ctx, rec); err != nil {
 		return err
 	}
-	n.logUsers(ctx, rec)
+	n.tellUsers(ctx, rec)
 	// An IPAM plugin may have used all the time of the call.
 	if err := n.undo(context.WithoutCancel(ctx), rec, path, after); err != nil {
 		return err
@@ -83,9 +84,9 @@ func (n Node) remove(ctx context.Context, rec record.Record, path string, releas
 	return n.drop(ctx, rec)
 }
 
-// logUsers logs the programs of a pod that still use shared RDMA devices: they hold GID
+// tellUsers tells of the programs of a pod that still use shared RDMA devices: they hold GID
 // indexes, which read as unused. Such a program keeps a namespace that is being deleted.
-func (n Node) logUsers(ctx context.Context, rec record.Record) {
+func (n Node) tellUsers(ctx context.Context, rec record.Record) {
 	if !slices.ContainsFunc(rec.Plan.Ops, sharesDevice) {
 		return
 	}
@@ -94,6 +95,16 @@ func (n Node) logUsers(ctx context.Context, rec record.Record) {
 	users, err := r.Users(ctx, rec.Plan.Ops, rec.NetnsID)
 	if len(users) > 0 || err != nil {
 		n.Log.Warn("programs of the pod hold its GID indexes until they end", "container", rec.ContainerID, "users", cnierr.Some(users), "error", err)
+	}
+	if len(users) == 0 || n.Held == nil {
+		return
+	}
+	for g := range plan.All[plan.GID](rec.Plan.Ops) {
+		for _, t := range g.Targets {
+			if t.Index != nil {
+				n.Held(calls.Held{Device: g.Device.Name, Port: g.Device.Port, Index: *t.Index, Netns: rec.NetnsID.Ino})
+			}
+		}
 	}
 }
 

@@ -18,6 +18,7 @@ import (
 
 	"github.com/roce-cni/roce-cni/pkg/base/cnierr"
 	"github.com/roce-cni/roce-cni/pkg/base/netns"
+	"github.com/roce-cni/roce-cni/pkg/plugin/calls"
 	"github.com/roce-cni/roce-cni/pkg/plugin/conf"
 	"github.com/roce-cni/roce-cni/pkg/plugin/kernel"
 	"github.com/roce-cni/roce-cni/pkg/plugin/lease"
@@ -52,6 +53,8 @@ type Node struct {
 	// Took is told how long each step of an ADD took: the lease, and each kind of operation.
 	// nil: nothing is measured.
 	Took func(step string, d time.Duration)
+	// Held is told which GID indexes programs of the pod may hold after a DEL. nil: it is not noted.
+	Held func(calls.Held)
 	// Trace is the trace of the runtime (record.Record.Trace).
 	Trace string
 	// Log takes what an operator may want to know about calls that succeed.

@@ -54,8 +54,19 @@ type Call struct {
 	// Code and Error are zero after success. An Alarm has an Error without Code.
 	Code  cnierr.Code `json:"code,omitempty"`
 	Error string      `json:"error,omitempty"` // at most maxError bytes
+	// Held are GID indexes of the pod, after a DEL that found queue pairs of its programs.
+	Held []Held `json:"held,omitempty"`
 	// Trace is traceparent of the call (W3C Trace Context), if the runtime traces.
 	Trace string `json:"trace,omitempty"`
+}
+
+// Held is a GID index without an address, which a queue pair may hold. The kernel does not tell
+// it from a free one.
+type Held struct {
+	Device string `json:"device"`
+	Port   uint32 `json:"port"`
+	Index  int    `json:"index"`
+	Netns  uint64 `json:"netns"` // the inode of the programs' network namespace
 }
 
 // Step is a part of a call.

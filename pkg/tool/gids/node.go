@@ -334,10 +334,21 @@ type Table struct {
 	Size    int     `json:"size"`
 	Hidden  bool    `json:"hidden,omitempty"` // see Port
 	Entries []Entry `json:"entries"`
+	// Held are GID indexes without an entry that are perhaps not free. Tables leaves them out.
+	Held []Held `json:"held,omitempty"`
 	// Twice has the addresses with several entries of one type, and the GID indexes
 	// of these entries. Then several interfaces have the same address. Link-local
 	// addresses are left out.
 	Twice map[netip.Addr][]int `json:"twice,omitempty"`
+}
+
+// Held is a GID index of a pod that is gone, or of an interface that a pod has lost. Programs
+// with queue pairs may hold it until they end.
+type Held struct {
+	Index       int              `json:"index"`
+	Pod         conf.Pod         `json:"pod,omitzero"`
+	ContainerID conf.ContainerID `json:"containerID"`
+	Processes   []rdma.Process   `json:"processes"`
 }
 
 // Entry is an entry of a GID table.

@@ -43,7 +43,7 @@ func rows(uses []Use) []counts.Row {
 	var out []counts.Row
 	for _, u := range uses {
 		who := counts.User{Kind: string(u.Kind)}
-		if u.Kind == Pod {
+		if u.Kind == Pod || u.Kind == Gone {
 			who.Namespace, who.Pod = u.Pod.Namespace, u.Pod.Name
 			if u.Pod == (conf.Pod{}) {
 				who.Pod = string(u.ContainerID)
@@ -51,7 +51,7 @@ func rows(uses []Use) []counts.Row {
 		}
 		out = append(out, counts.Row{
 			Device: u.Device, User: who, QueuePairs: u.QueuePairs, Contexts: u.Contexts,
-			Regions: u.Regions, RegionBytes: u.RegionBytes, Connections: u.Connections,
+			Regions: u.Regions, RegionBytes: u.RegionBytes, Connections: u.Connections, HeldGIDs: len(u.Held),
 		})
 	}
 	return out

@@ -17,9 +17,11 @@ import (
 	"io/fs"
 	"path"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/roce-cni/roce-cni/pkg/base/netns"
+	"github.com/roce-cni/roce-cni/pkg/plugin/calls"
 	"github.com/roce-cni/roce-cni/pkg/plugin/conf"
 	"github.com/roce-cni/roce-cni/pkg/plugin/kernel/parent"
 	"github.com/roce-cni/roce-cni/pkg/plugin/plan"
@@ -32,6 +34,7 @@ import (
 type Node struct {
 	Sys, Proc fs.FS           // roots of sysfs and procfs, as the host has them
 	Records   []record.Record // of the attachments on the node
+	Calls     calls.File      // has what DEL found of programs that outlive their pod
 	// Dial opens a socket in the namespace of the calling thread; nil: nldev.Dial.
 	Dial func() (*nldev.Conn, error)
 }
@@ -39,10 +42,12 @@ type Node struct {
 // Kind says who a User is.
 type Kind string
 
-// The kinds of users. A process that is Unknown is in a namespace of no record: its pod is
-// gone, or another plugin made its network.
+// The kinds of users. A process that is Gone was found by the DEL of its pod. One that is Unknown
+// is in another namespace of no record: another plugin made its network, or the DEL is not known
+// any more.
 const (
 	Pod     Kind = "pod"
+	Gone    Kind = "gone"
 	Host    Kind = "host"
 	Kernel  Kind = "kernel"
 	Unknown Kind = "unknown"
@@ -61,6 +66,8 @@ func (u User) String() string {
 	switch u.Kind {
 	case Pod:
 		return cmp.Or(u.Pod.String(), string(u.ContainerID))
+	case Gone:
+		return cmp.Or(u.Pod.String(), string(u.ContainerID)) + " (gone)"
 	case Kernel:
 		return "the kernel's " + u.Module
 	case Unknown:
@@ -80,6 +87,9 @@ type Use struct {
 	RegionBytes uint64         `json:"regionBytes"`
 	Connections int            `json:"connections"`
 	Processes   []rdma.Process `json:"processes"`
+	// Held are GID indexes of attachments that are gone, which read as free. At DEL the user
+	// had queue pairs, which hold them until they end; the kernel does not say which ones do.
+	Held []calls.Held `json:"held,omitempty"`
 	// Counted is what the driver has counted for these processes alone; nil if it does not.
 	Counted *Traffic `json:"counted,omitempty"`
 	// Sent and Received are rates: nil if nothing is counted for the user, and the device
@@ -99,7 +109,8 @@ func (u Use) Total() int {
 
 type read struct {
 	Node
-	host      uint64 // the inode of the host's network namespace
+	host      uint64       // the inode of the host's network namespace
+	dels      []calls.Call // that have found programs
 	processes map[uint32]rdma.Process
 	uses      []Use
 }
@@ -114,6 +125,9 @@ func (n Node) Read(ctx context.Context) ([]Use, error) {
 	}
 	r := read{Node: n, processes: map[uint32]rdma.Process{}}
 	r.host, _ = netns.Inode(n.Proc, "self") // without it no process is one of the host
+	r.dels, _, _ = n.Calls.After("")        // without them such programs are Unknown
+	r.dels = slices.DeleteFunc(r.dels, func(c calls.Call) bool { return len(c.Held) == 0 })
+	slices.Reverse(r.dels) // the last one knows best who has a namespace
 	if err := r.devices(ctx, func(fn func() error) error { return fn() }); err != nil {
 		return nil, err
 	}
@@ -136,7 +150,7 @@ func (n Node) Read(ctx context.Context) ([]Use, error) {
 }
 
 // order has pods first.
-func (k Kind) order() int { return slices.Index([]Kind{Pod, Host, Kernel, Unknown}, k) }
+func (k Kind) order() int { return slices.Index([]Kind{Pod, Gone, Host, Kernel, Unknown}, k) }
 
 // moved reads the devices that are in the namespace of an attachment, unless it is gone.
 func (r *read) moved(ctx context.Context, rec record.Record) error {
@@ -230,6 +244,7 @@ func (r *read) of(d nldev.Device, o nldev.Resource) *Use {
 	}
 	i := slices.IndexFunc(r.uses, func(have Use) bool { return have.Device == u.Device && have.User == u.User })
 	if i < 0 {
+		u.Held = r.held(p.Netns, u)
 		i = len(r.uses)
 		r.uses = append(r.uses, u)
 	}
@@ -259,7 +274,29 @@ func (r *read) user(ino uint64, device string) (User, conf.LinkName) {
 			}
 		}
 	}
+	for _, c := range r.dels {
+		if u.Kind == Unknown && ino != 0 && c.Held[0].Netns == ino {
+			namespace, name, _ := strings.Cut(c.Pod, "/")
+			u = User{Kind: Gone, Pod: conf.Pod{Namespace: namespace, Name: name}, ContainerID: c.ContainerID}
+		}
+	}
 	return u, link
+}
+
+// held returns the GID indexes of a device that the DELs of a user have left to its programs,
+// without those that have an entry.
+func (r *read) held(ino uint64, u Use) (out []calls.Held) {
+	for _, c := range r.dels {
+		for _, h := range c.Held {
+			if h.Netns != ino || h.Device != u.Device || c.ContainerID != u.ContainerID || slices.Contains(out, h) {
+				continue
+			}
+			if _, err := fs.ReadFile(r.Sys, fmt.Sprintf("class/infiniband/%s/ports/%d/gid_attrs/types/%d", h.Device, h.Port, h.Index)); err != nil {
+				out = append(out, h)
+			}
+		}
+	}
+	return out
 }
 
 // process returns a process of the reader's PID namespace.

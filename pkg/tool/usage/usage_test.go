@@ -21,6 +21,7 @@ import (
 
 	"github.com/roce-cni/roce-cni/pkg/base/netns"
 	"github.com/roce-cni/roce-cni/pkg/base/nlsock"
+	"github.com/roce-cni/roce-cni/pkg/plugin/calls"
 	"github.com/roce-cni/roce-cni/pkg/plugin/conf"
 	"github.com/roce-cni/roce-cni/pkg/plugin/plan"
 	"github.com/roce-cni/roce-cni/pkg/plugin/rdma"
@@ -118,6 +119,45 @@ func TestObjectsBelongToThePodOfTheirProcess(t *testing.T) {
 		if diff := cmp.Diff(c.want, got, cmpopts.IgnoreFields(rdma.Process{}, "Netns")); err != nil || diff != "" {
 			t.Errorf("%s: %v (-want +got)\n%s", name, err, diff)
 		}
+	}
+}
+
+// The DEL of c2 has found a program. Its index 5 has an entry again, its index 6 reads as free,
+// and so does index 7, which p1 has lost. c0 and c3 had namespaces of these numbers before.
+func TestIndexesOfADeletedPodAreThoseOfItsPrograms(t *testing.T) {
+	t.Parallel()
+	n := node(t, fstest.MapFS{"189/ns/net": link("net:[77]"), "188/ns/net": link("net:[78]")})
+	n.Sys = fstest.MapFS{"class/infiniband/rxe0/ports/1/gid_attrs/types/5": {Data: []byte("RoCE v2\n")}}
+	n.Calls = calls.File{Dir: t.TempDir()}
+	at := func(index int, ino uint64) calls.Held {
+		return calls.Held{Device: "rxe0", Port: 1, Index: index, Netns: ino}
+	}
+	other := at(9, 78)
+	other.Device = "rxe1"
+	for _, c := range []calls.Call{
+		{Attachment: conf.Attachment{ContainerID: "c0"}, Pod: "ml/old", Held: []calls.Held{at(4, 78)}}, // had this namespace before
+		{Attachment: conf.Attachment{ContainerID: "c2"}, Pod: "ml/p2", Held: []calls.Held{at(5, 78), at(6, 78), other}},
+		{Attachment: conf.Attachment{ContainerID: "c1"}, Pod: "ml/p1", Held: []calls.Held{at(7, 77)}},
+		{Attachment: conf.Attachment{ContainerID: "c3"}, Pod: "ml/p3", Held: []calls.Held{at(8, 77)}},
+		{Attachment: conf.Attachment{ContainerID: "c9"}, Pod: "ml/p9"},
+	} {
+		if err := n.Calls.Append(c); err != nil {
+			t.Fatal(err)
+		}
+	}
+	uses, err := n.Read(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	var got []string
+	for _, u := range uses {
+		got = append(got, fmt.Sprintf("%s %s %v", u.Kind, u.User, u.Held))
+	}
+	if diff := cmp.Diff([]string{"pod ml/p1 [{rxe0 1 7 77}]", "gone ml/p2 (gone) [{rxe0 1 6 78}]"}, got); diff != "" {
+		t.Errorf("(-want +got)\n%s", diff)
+	}
+	if row := rows(uses)[1]; row.Kind != "gone" || row.Pod != "p2" || row.HeldGIDs != 1 {
+		t.Errorf("the row is %+v", row)
 	}
 }
 
