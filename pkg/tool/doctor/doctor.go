@@ -13,7 +13,6 @@ package doctor
 
 import (
 	"context"
-	_ "embed" // checks.txt
 	"fmt"
 	"io"
 	"iter"
@@ -32,60 +31,143 @@ type Check struct {
 	Why  string // why a problem matters, one sentence without full stop
 }
 
-// checks has the name of each check, what it asks, and why that matters, in the order in which
-// to solve what they find: what others need comes first.
-//
-//go:embed checks.txt
-var checks string
-
-// looks returns what each check does.
-func looks() map[string]func(*look) []report.Finding {
-	return map[string]func(*look) []report.Finding{
-		"machine-id":       (*look).machineID,
-		"settings":         (*look).settings,
-		"rdma-modules":     (*look).rdmaModules,
-		"rdma-driver":      (*look).rdmaDriver,
-		"rdma-devices":     (*look).rdmaDevices,
-		"rdma-netns-mode":  (*look).rdmaMode,
-		"rdma-ports":       (*look).rdmaPorts,
-		"rdma-mtu":         (*look).rdmaMTU,
-		"rdma-bond":        (*look).rdmaBond,
-		"eswitch-mode":     (*look).eswitchMode,
-		"vf-trust":         (*look).vfTrust,
-		"nic-firmware":     (*look).nicFirmware,
-		"nic-qos":          (*look).nicQoS,
-		"pcie-link":        (*look).pcieLink,
-		"gpu-direct":       (*look).gpuDirect,
-		"pcie-acs":         (*look).pcieACS,
-		"gid-table":        (*look).gidTable,
-		"rdma-files":       (*look).charDevices,
-		"memlock":          (*look).memlock,
-		"host-arp":         (*look).hostARP,
-		"network-managers": (*look).networkManagers,
-		"neighbour-table":  (*look).neighbourTable,
-		"firewall":         (*look).firewall,
-		"host-link":        (*look).hostLink,
-		"tagged-frames":    (*look).taggedFrames,
-		"left-behind":      (*look).leftBehind,
-		"cni-plugins":      (*look).cniPlugins,
-		"cni-config":       (*look).cniConfig,
-		"cni-lists":        (*look).cniLists,
-		"device-plugin":    (*look).devicePlugin,
-		"pools":            (*look).poolFill,
-		"pool-routes":      (*look).poolRoutes,
-		"agent":            (*look).agentHealth,
-	}
-}
-
-// Checks returns all checks, in the order of checks.txt.
+// Checks returns all checks, in the order in which to solve what they find: what
+// others need comes first.
 func Checks() []Check {
-	var out []Check
-	all := looks()
-	for text := range strings.SplitSeq(strings.TrimSpace(checks), "\n\n") {
-		lines := strings.Split(text, "\n  ")
-		out = append(out, Check{lines[0], all[lines[0]], lines[1], lines[2]})
+	return []Check{
+		{
+			"machine-id", (*look).machineID, "has the node a machine ID?",
+			"MACs and blocks of addresses are told apart by machine ID and host name; rocectl agent claims nothing without one",
+		},
+		{
+			"settings", (*look).settings, "are the settings of the node, /etc/roce/node.json, correct?",
+			"with a fault in them, each ADD on the node fails with error 6 or 7",
+		},
+		{
+			"rdma-modules", (*look).rdmaModules, "are ib_uverbs, rdma_ucm and ib_umad loaded or built in?",
+			"without ib_uverbs no program can use RDMA, without rdma_ucm none can use rdma_cm; the device plugin of shared devices offers no device that lacks a file of one of the three",
+		},
+		{
+			"rdma-driver", (*look).rdmaDriver, "which driver stack runs, the kernel's or OFED, and is it the one that is installed?",
+			"after an update of the kernel the drivers of OFED are often not built for it, and the kernel's own run with other features and other limits than those that were tested",
+		},
+		{
+			"rdma-devices", (*look).rdmaDevices, "has the node RDMA devices?",
+			"without one there is no RoCE: networks with rdma.mode other than off fail with error 103",
+		},
+		{
+			"rdma-netns-mode", (*look).rdmaMode, "is the namespace mode, shared or exclusive, the same after the next boot?",
+			"networks that want the other mode fail with error 104 after the next boot, and no mode can be set while there are pods",
+		},
+		{
+			"rdma-ports", (*look).rdmaPorts, "does each port speak RoCE, is it active, and at which speed?",
+			"a pod on the NIC of this port gets error 103, or a rail less if minRails permits it",
+		},
+		{
+			"rdma-mtu", (*look).rdmaMTU, "does the MTU of each RoCE interface fit RoCE's largest, 4096?",
+			"RoCE packets then carry less than 4096 bytes, so the NIC sends up to four times as many for the same data; connections between ends of different MTU may fail",
+		},
+		{
+			"rdma-bond", (*look).rdmaBond, "has each bond of RoCE NICs an RDMA device of its own?",
+			"the GIDs of addresses on the bond and its children then belong to one slave, and connections do not survive when that one fails",
+		},
+		{
+			"eswitch-mode", (*look).eswitchMode, "are the NICs of RDMA devices in legacy mode, and not in switchdev mode?",
+			"in switchdev mode the interface of the NIC has no RoCE for macvlan children: error 103; SR-IOV networks behind roce work",
+		},
+		{
+			"vf-trust", (*look).vfTrust, "are VFs of the node trusted and without spoof check, as parents need it?",
+			"a macvlan child has a MAC of its own, and a VF without these settings drops its frames: the gateway does not answer (error 106)",
+		},
+		{
+			"nic-firmware", (*look).nicFirmware, "have RoCE NICs of one driver the same version of driver and firmware?",
+			"rails behave differently, and a collective is as slow as its slowest rail",
+		},
+		{
+			"nic-qos", (*look).nicQoS, "have all RoCE NICs the same settings of PFC, DSCP and ECN, and do these fit together?",
+			"a rail with other settings than its switch port loses packets under load, and is then much slower than the others; docs/lossless.md says what belongs together",
+		},
+		{
+			"pcie-link", (*look).pcieLink, "has each NIC the PCIe speed and width that it can have?",
+			"the NIC cannot reach the speed of its port: half the width or one generation less halves what passes",
+		},
+		{
+			"gpu-direct", (*look).gpuDirect, "can the NICs reach the memory of the GPUs (GPUDirect RDMA)?",
+			"each transfer between GPUs then goes through the memory of the host, at a fraction of the speed",
+		},
+		{
+			"pcie-acs", (*look).pcieACS, "do PCIe bridges let NICs and GPUs talk to each other directly (ACS off)?",
+			"GPUDirect RDMA then goes through the root complex of the CPU, which is slower and may hang on some platforms",
+		},
+		{
+			"gid-table", (*look).gidTable, "how full are the GID tables, and how many more pods fit?",
+			"an address without a place in the table has no RDMA: ADD fails with error 108 when the table is full",
+		},
+		{
+			"rdma-files", (*look).charDevices, "has each RDMA device its files uverbs, umad and rdma_cm in /dev/infiniband?",
+			"programs open the device by these files; a device plugin hands them to pods, and offers no device that lacks one",
+		},
+		{
+			"memlock", (*look).memlock, "may containers lock as much memory as the node has?",
+			"RDMA locks the memory that it transfers: programs fail to register it (ENOMEM, \"Cannot allocate memory\") at this limit, unless they have CAP_IPC_LOCK",
+		},
+		{
+			"host-arp", (*look).hostARP, "do ARP and rp_filter of the node keep its RoCE NICs apart?",
+			"the node answers for the address of one NIC with the MAC of another, so RoCE traffic to the node takes the wrong rail; strict rp_filter drops the replies",
+		},
+		{
+			"network-managers", (*look).networkManagers, "does at most one of systemd-networkd and NetworkManager manage each RoCE interface?",
+			"two programs undo each other's addresses, MTU and state; each address that goes takes its GID along",
+		},
+		{
+			"neighbour-table", (*look).neighbourTable, "are the neighbour tables large enough for pods x rails x peers?",
+			"all pods share these tables; when one is full, gateways and peers stop answering (error 106, \"neighbor table overflow!\" in dmesg)",
+		},
+		{
+			"firewall", (*look).firewall, "does a rule of the node drop UDP 4791, where RoCE packets pass the kernel?",
+			"RoCE v2 is UDP to port 4791: connections of Soft-RoCE time out",
+		},
+		{
+			"host-link", (*look).hostLink, "does the node forward packets of pods with hostLink, and know the CIDRs of Services?",
+			`a pod reaches ClusterIPs through its node: connections to endpoints on other machines time out; without the CIDRs, pods of networks with hostLink.routes "auto" do not start (error 11)`,
+		},
+		{
+			"tagged-frames", (*look).taggedFrames, "can pods on a NIC that also has VLANs send and receive frames of these VLANs?",
+			"the key vlans of the settings limits networks, not frames: such a pod reaches every VLAN that the switch port passes",
+		},
+		{
+			"left-behind", (*look).leftBehind, "does a record name each VLAN, link to a pod and rule of roce, and is no pod of roce-hwtest left?",
+			"no DEL removes them: a VLAN stays until the next boot, a link and the rule still lead packets to a pod that is gone, and a pod of roce-hwtest may have an RDMA device of the node",
+		},
+		{
+			"cni-plugins", (*look).cniPlugins, "are roce and roce-ipam installed, in the version of rocectl?",
+			"without the plugin no pod of its networks starts; programs of different versions may not read each other's records",
+		},
+		{
+			"cni-config", (*look).cniConfig, "does the runtime call Multus (or roce itself)?",
+			"pods start without their RoCE interfaces, and nothing says so: the annotation k8s.v1.cni.cncf.io/networks is for Multus to read",
+		},
+		{
+			"cni-lists", (*look).cniLists, "is sbr behind roce in a list of plugins on the node?",
+			"its rules win over those of roce, and it moves the route to the subnet: programs that bind no address cannot reach the rail",
+		},
+		{
+			"device-plugin", (*look).devicePlugin, "has each resource of a device plugin devices on this node?",
+			"pods that request the resource stay Pending (\"Insufficient ...\"); unprivileged pods get their RDMA device files from it",
+		},
+		{
+			"pools", (*look).poolFill, "have the RailPools addresses left on this node?",
+			"pods do not start when there is none left (error 101), or while the node has no block of the pool (error 11)",
+		},
+		{
+			"pool-routes", (*look).poolRoutes, "are the subnets of RailPools apart from what the node routes elsewhere?",
+			"two networks with the same addresses: pods and nodes reach one of them, and it depends on the side which",
+		},
+		{
+			"agent", (*look).agentHealth, "does rocectl agent answer that all pools of the node are ready?",
+			"without it the node gets no further block of a RailPool, and pods with sticky addresses do not start",
+		},
 	}
-	return out
 }
 
 // Named returns the checks of these names, all for none.
