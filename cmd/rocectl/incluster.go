@@ -15,6 +15,7 @@ import (
 
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
+	core "k8s.io/api/core/v1"
 
 	"github.com/roce-cni/roce-cni/cmd/internal/cli"
 	"github.com/roce-cni/roce-cni/cmd/rocectl/cluster"
@@ -66,7 +67,7 @@ func (c inCluster) run(cmd *cobra.Command, pod string) (err error) {
 	if err != nil {
 		return err
 	}
-	args := []string{"exec", "--container=agent", agent.Metadata.Name}
+	args := []string{"exec", "--container=agent", agent.Name}
 	if w := cmd.Flag("watch"); w != nil && w.Changed {
 		args = append(args, "-it")
 	}
@@ -144,30 +145,28 @@ func (c inCluster) nodeOf(cmd *cobra.Command, name string) (node, pod string, er
 	if namespace, rest, both := strings.Cut(name, "/"); both {
 		in.namespace, name = namespace, rest
 	}
-	var p fleetPod
+	var p core.Pod
 	if err := in.get(cmd, &p, "get", "pod", "--", name); err != nil {
 		return "", "", cnierr.New(cnierr.IO, op, name, "name its namespace; if the pod is gone, its node still knows it: name that with --node", "%w", err)
 	}
 	if p.Spec.NodeName == "" {
 		return "", "", cnierr.New(cnierr.NotAvailable, op, name, in.in()+" describe pod says why it is not scheduled", "it has no node yet")
 	}
-	return p.Spec.NodeName, p.Metadata.Namespace + "/" + p.Metadata.Name, nil
+	return p.Spec.NodeName, p.Namespace + "/" + p.Name, nil
 }
 
 // agent returns the pod of the agent of the node. It need not be ready: its pool may be full.
-func (c inCluster) agent(cmd *cobra.Command) (fleetPod, error) {
+func (c inCluster) agent(cmd *cobra.Command) (core.Pod, error) {
 	const op = "find agent of node"
 	of := kubectlIn{c.namespace, c.Kubectl}
-	var list struct {
-		Items []fleetPod `json:"items"`
-	}
+	var list core.PodList
 	if err := of.get(cmd, &list, "get", "pods", "--selector="+agents, "--field-selector=spec.nodeName="+c.node); err != nil {
-		return fleetPod{}, cnierr.New(cnierr.IO, op, c.node, "name the namespace of the agents with --agent-namespace; you need the rights list pods and create pods/exec there", "%w", err)
+		return core.Pod{}, cnierr.New(cnierr.IO, op, c.node, "name the namespace of the agents with --agent-namespace; you need the rights list pods and create pods/exec there", "%w", err)
 	}
-	i := slices.IndexFunc(list.Items, func(p fleetPod) bool { return p.Status.Phase == "Running" })
+	i := slices.IndexFunc(list.Items, func(p core.Pod) bool { return p.Status.Phase == core.PodRunning })
 	if i < 0 {
 		err := of.get(cmd, new(struct{}), "get", "node", "--", c.node)
-		return fleetPod{}, cnierr.New(cnierr.NotAvailable, op, c.node, "kubectl get pods -A -o wide -l "+agents+" shows the agents; name another namespace than "+c.namespace+" with --agent-namespace", "%w",
+		return core.Pod{}, cnierr.New(cnierr.NotAvailable, op, c.node, "kubectl get pods -A -o wide -l "+agents+" shows the agents; name another namespace than "+c.namespace+" with --agent-namespace", "%w",
 			cmp.Or(err, errors.New("no agent of roce-cni runs there")))
 	}
 	return list.Items[i], nil

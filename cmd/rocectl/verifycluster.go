@@ -10,12 +10,15 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"net/netip"
+	"net"
 	"os/exec"
 	"slices"
 	"strings"
 
 	"github.com/spf13/cobra"
+	core "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/labels"
 
 	"github.com/roce-cni/roce-cni/cmd/rocectl/cluster"
 	"github.com/roce-cni/roce-cni/pkg/base/cnierr"
@@ -36,32 +39,15 @@ type kubectlIn struct {
 	cluster.Kubectl
 }
 
-// fleetPod is what we need of a pod.
-type fleetPod struct {
-	Metadata struct {
-		Name              string `json:"name"`
-		Namespace         string `json:"namespace"`
-		DeletionTimestamp string `json:"deletionTimestamp"`
-	} `json:"metadata"`
-	Spec struct {
-		NodeName string `json:"nodeName"`
-	} `json:"spec"`
-	Status struct {
-		Phase      string     `json:"phase"`
-		PodIP      netip.Addr `json:"podIP"`
-		Conditions []struct{ Type, Status string }
-	} `json:"status"`
-}
-
-// state is "" if the pod can take part, and otherwise what it is. The first pod leads the test, so
+// stateOf is "" if the pod can take part, and otherwise what it is. The first pod leads the test, so
 // it matters that its node is there: that of a pod that runs may have gone, and a container may
 // end again and again.
-func (p fleetPod) state() string {
-	ready := slices.Contains(p.Status.Conditions, struct{ Type, Status string }{"Ready", "True"})
+func stateOf(p core.Pod) string {
+	ready := func(c core.PodCondition) bool { return c.Type == core.PodReady && c.Status == core.ConditionTrue }
 	switch {
-	case p.Status.Phase != "Running" || !p.Status.PodIP.IsValid() || p.Spec.NodeName == "":
-		return cmp.Or(p.Status.Phase, "new")
-	case !ready:
+	case p.Status.Phase != core.PodRunning || p.Status.PodIP == "" || p.Spec.NodeName == "":
+		return cmp.Or(string(p.Status.Phase), "new")
+	case !slices.ContainsFunc(p.Status.Conditions, ready):
 		return "not ready"
 	}
 	return ""
@@ -141,12 +127,10 @@ func (d daemonSet) read(cmd *cobra.Command, into any, args ...string) error {
 }
 
 // pods returns the pods of the DaemonSet, and on how many nodes it wants one.
-func (d daemonSet) pods(cmd *cobra.Command) (pods []fleetPod, want int, err error) {
+func (d daemonSet) pods(cmd *cobra.Command) (pods []core.Pod, want int, err error) {
 	var set struct {
 		Spec struct {
-			Selector struct {
-				MatchLabels map[string]string `json:"matchLabels"`
-			} `json:"selector"`
+			Selector metav1.LabelSelector `json:"selector"`
 		} `json:"spec"`
 		Status struct {
 			Desired int `json:"desiredNumberScheduled"`
@@ -155,20 +139,14 @@ func (d daemonSet) pods(cmd *cobra.Command) (pods []fleetPod, want int, err erro
 	if err := d.read(cmd, &set, "get", "daemonset", "--", d.name); err != nil {
 		return nil, 0, err
 	}
-	var labels []string
-	for k, v := range set.Spec.Selector.MatchLabels {
-		labels = append(labels, k+"="+v)
-	}
-	if len(labels) == 0 {
+	selector := labels.Set(set.Spec.Selector.MatchLabels).String()
+	if selector == "" {
 		return nil, 0, cnierr.New(cnierr.BadConfig, "read DaemonSet", d.name, "use matchLabels, as conf-examples/deploy/samples/verify.yaml does", "its selector has no matchLabels")
 	}
-	slices.Sort(labels)
-	var list struct {
-		Items []fleetPod `json:"items"`
-	}
-	err = d.read(cmd, &list, "get", "pods", "--selector="+strings.Join(labels, ","))
-	slices.SortFunc(list.Items, func(a, b fleetPod) int {
-		return strings.Compare(a.Spec.NodeName+"/"+a.Metadata.Name, b.Spec.NodeName+"/"+b.Metadata.Name)
+	var list core.PodList
+	err = d.read(cmd, &list, "get", "pods", "--selector="+selector)
+	slices.SortFunc(list.Items, func(a, b core.Pod) int {
+		return strings.Compare(a.Spec.NodeName+"/"+a.Name, b.Spec.NodeName+"/"+b.Name)
 	})
 	return list.Items, set.Status.Desired, err
 }
@@ -180,12 +158,11 @@ func (f *verifyFlags) fleet(cmd *cobra.Command) (found verify.Report, err error)
 	if err != nil {
 		return found, err
 	}
-	var running, absent []fleetPod
+	var running, absent []core.Pod
 	for _, p := range pods {
-		state := p.state()
 		switch {
-		case p.Metadata.DeletionTimestamp != "": // another one takes its place
-		case state == "":
+		case p.DeletionTimestamp != nil: // another one takes its place
+		case stateOf(p) == "":
 			running = append(running, p)
 		default:
 			absent = append(absent, p)
@@ -198,7 +175,7 @@ func (f *verifyFlags) fleet(cmd *cobra.Command) (found verify.Report, err error)
 	found, err = f.lead(cmd, running)
 	found.Cluster = string(cluster)
 	for _, p := range absent {
-		found.Miss(cmp.Or(p.Spec.NodeName, p.Metadata.Name), untested(p.Metadata.Name, fmt.Sprintf("the pod is %s, on node %q", p.state(), p.Spec.NodeName), f.set.in()+" describe pod "+p.Metadata.Name))
+		found.Miss(cmp.Or(p.Spec.NodeName, p.Name), untested(p.Name, fmt.Sprintf("the pod is %s, on node %q", stateOf(p), p.Spec.NodeName), f.set.in()+" describe pod "+p.Name))
 	}
 	if n := want - len(running) - len(absent); n > 0 {
 		found.Answers = append(found.Answers, untested("DaemonSet "+f.set.name, fmt.Sprintf("%d of %d nodes have no pod of it", n, want), f.set.describe()))
@@ -209,18 +186,18 @@ func (f *verifyFlags) fleet(cmd *cobra.Command) (found verify.Report, err error)
 func (d daemonSet) describe() string { return d.in() + shell.Command(" describe daemonset %s", d.name) }
 
 func untested(of, found, missing string) report.Answer {
-	return untold(verify.Reach, of, found, missing)
+	return report.Answer{Check: verify.Reach, Finding: report.Finding{Verdict: report.CannotTell, Of: of, Found: found, Missing: missing}}
 }
 
 // lead runs the test in the first pod. The others are listed on its standard input: an
 // address of the API server would be too long with a thousand of them. The input stays open
 // until the test ends, so the leader ends with this process or with kubectl, however these end.
-func (f *verifyFlags) lead(cmd *cobra.Command, pods []fleetPod) (verify.Report, error) {
+func (f *verifyFlags) lead(cmd *cobra.Command, pods []core.Pod) (verify.Report, error) {
 	var list strings.Builder
 	for _, p := range pods[1:] {
-		fmt.Fprintf(&list, "%s=%s\n", p.Spec.NodeName, netip.AddrPortFrom(p.Status.PodIP, verifyPort))
+		fmt.Fprintf(&list, "%s=%s\n", p.Spec.NodeName, net.JoinHostPort(p.Status.PodIP, fmt.Sprint(verifyPort)))
 	}
-	args := []string{"exec", "-i", pods[0].Metadata.Name, "--", "/rocectl", "verify", "--all", "--output=json", "--name=" + pods[0].Spec.NodeName}
+	args := []string{"exec", "-i", pods[0].Name, "--", "/rocectl", "verify", "--all", "--output=json", "--name=" + pods[0].Spec.NodeName}
 	if f.tests.Cross {
 		args = append(args, "--cross")
 	}
@@ -243,7 +220,7 @@ func (f *verifyFlags) lead(cmd *cobra.Command, pods []fleetPod) (verify.Report, 
 	var ended *exec.ExitError
 	var found verify.Report
 	if unread := json.Unmarshal(out.Bytes(), &found); unread != nil || err != nil && !errors.As(err, &ended) {
-		return found, f.set.failed(cmd, "test from pod", pods[0].Metadata.Name, "read what it says above; its image needs /rocectl, and its container "+verify.TokenVariable, errors.Join(err, unread))
+		return found, f.set.failed(cmd, "test from pod", pods[0].Name, "read what it says above; its image needs /rocectl, and its container "+verify.TokenVariable, errors.Join(err, unread))
 	}
 	return found, nil
 }

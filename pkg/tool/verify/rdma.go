@@ -12,7 +12,6 @@ import (
 	"net/netip"
 	"os/exec"
 	"strings"
-	"sync"
 	"syscall"
 	"time"
 
@@ -83,33 +82,31 @@ const (
 	transferPause = 500 * time.Millisecond
 )
 
-// running is a server program. Its methods are safe for concurrent use.
+// running is a program of ours. said is for the time after its end.
 type running struct {
-	mu   sync.Mutex
-	said bytes.Buffer
+	said output
 	done chan struct{}
 }
 
-// Write implements io.Writer; what is longer than any program of ours says is dropped.
-func (r *running) Write(b []byte) (int, error) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	if r.said.Len() < largest {
-		r.said.Write(b)
+// output is a writer that drops what is longer than any program of ours says.
+type output struct{ text bytes.Buffer }
+
+// Write implements io.Writer.
+func (o *output) Write(b []byte) (int, error) {
+	if o.text.Len() < largest {
+		o.text.Write(b)
 	}
 	return len(b), nil
 }
 
-// ended says whether the program has ended, and its last line.
+// ended says whether the program has ended, and its last line then.
 func (r *running) ended() (lastLine string, ended bool) {
 	select {
 	case <-r.done:
-		ended = true
+		return last(r.said.text.String()), true
 	default:
+		return "", false
 	}
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	return last(r.said.String()), ended
 }
 
 func last(said string) string {
@@ -122,7 +119,7 @@ func last(said string) string {
 func (p Pod) start(ctx context.Context, name string, args []string) (*running, *exec.Cmd, error) {
 	out := &running{done: make(chan struct{})}
 	cmd := exec.CommandContext(ctx, name, args...) //nolint:gosec // the words are ours, and numbers and addresses
-	cmd.Stdout, cmd.Stderr = out, out
+	cmd.Stdout, cmd.Stderr = &out.said, &out.said
 	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL} // the runtime keeps the thread that starts it
 	// A process has the namespace of the thread that starts it.
 	return out, cmd, p.Enter(cmd.Start)
@@ -136,12 +133,16 @@ func (p Pod) port(ctx context.Context, r Rail, of program) (on gids.Rail, missin
 	if p.RDMA == nil {
 		return gids.Rail{}, "a server with tests by RDMA in " + p.Name
 	}
-	ports, err := p.RDMA(ctx)
+	have, err := p.RDMA(ctx)
 	if err != nil {
 		return gids.Rail{}, fmt.Sprintf("RDMA in %s: %v", p.Name, err)
 	}
-	on, there := ports[r.Link]
-	if !there {
+	for _, g := range have {
+		if g.Link == r.Link && (on.Link == "" || g.Addr.Is4()) {
+			on = g
+		}
+	}
+	if on.Link == "" {
 		return gids.Rail{}, fmt.Sprintf("a GID for %s of %s: rocectl doctor on its node", r.Addr, p.Name)
 	}
 	return on, ""
@@ -219,10 +220,10 @@ func (c couple) transfer(ctx context.Context, of program) report.Answer {
 		if err == nil {
 			err = cmd.Wait()
 		}
-		said, _ := run.ended()
+		said := last(run.said.text.String())
 		switch {
 		case err == nil:
-			return answer(of.check, c.of(), report.Finding{Verdict: report.OK, Found: of.tells(run.said.String())})
+			return answer(of.check, c.of(), report.Finding{Verdict: report.OK, Found: of.tells(run.said.text.String())})
 		case ctx.Err() != nil:
 			return failed(fmt.Sprintf("it does not end within %s: %s", transferTime, said))
 		}

@@ -45,12 +45,11 @@ type Pod struct {
 	Enter func(fn func() error) error
 	// Control runs fn where the servers of other pods are reached; nil: Enter.
 	Control func(fn func() error) error
-	// Inside tests what only programs in the pod can: RDMA devices and locked memory. It
-	// gets the pod with the name that the answers must have.
-	Inside func(p Pod) []report.Answer
-	// RDMA returns the ports and GIDs of the rails that have one, by their interfaces; nil:
-	// the pod makes no tests by RDMA.
-	RDMA func(ctx context.Context) (map[conf.LinkName]gids.Rail, error)
+	// RDMA returns the GIDs of the pod's addresses; nil: the pod makes no tests by RDMA.
+	RDMA func(ctx context.Context) ([]gids.Rail, error)
+	// Usable says whether programs of the pod can use the devices of these GIDs; nil: the
+	// caller is not in the container, and cannot tell.
+	Usable func([]gids.Rail) error
 }
 
 // Rail is an interface of a pod that roce made or adopted, with its first address.
@@ -217,11 +216,7 @@ func (p Pod) Local(ctx context.Context) ([]report.Answer, error) {
 		})
 	}
 	wg.Wait()
-	out := slices.Concat(answers...)
-	if p.Inside != nil {
-		out = append(out, p.Inside(p)...)
-	}
-	return out, nil
+	return append(slices.Concat(answers...), p.inside(ctx, rails)...), nil
 }
 
 // Of names a rail of the pod in an answer.
@@ -321,4 +316,46 @@ func untold(check, of string, err error) report.Answer {
 	return answer(check, of, report.Finding{
 		Verdict: report.CannotTell, Found: err.Error(), Missing: "the capability NET_RAW in the pod, or rocectl verify --pid as root on the node",
 	})
+}
+
+// inside tests what RDMA programs of the pod need.
+func (p Pod) inside(ctx context.Context, rails []Rail) (out []report.Answer) {
+	if p.RDMA == nil {
+		return nil
+	}
+	have, err := p.RDMA(ctx)
+	switch {
+	case cnierr.CodeOf(err) == cnierr.NoGID:
+		return append(out, problem(GID, "all rails of "+p.Name, err.Error(), "rocectl doctor gid-table  # on the node", whyInside))
+	case err != nil:
+		return append(out, answer(GID, "all rails of "+p.Name, report.Finding{
+			Verdict: report.CannotTell, Found: err.Error(), Missing: "RDMA devices: rocectl doctor on the node says what is missing",
+		}))
+	}
+	for _, r := range rails {
+		i := slices.IndexFunc(have, func(g gids.Rail) bool { return g.Link == r.Link })
+		if i < 0 {
+			out = append(out, problem(GID, p.Of(r), fmt.Sprintf("no RoCE v2 GID has an address of %s", r.Link), "rocectl doctor gid-table rdma-ports  # on the node", whyInside))
+			continue
+		}
+		out = append(out, answer(GID, p.Of(r), report.Finding{
+			Verdict: report.OK, Found: fmt.Sprintf("%s of %s has GID index %d of %s", have[i].Addr, r.Link, have[i].Index, have[i].Port),
+		}))
+	}
+	return append(out, p.container(have))
+}
+
+const whyInside = "RDMA programs in the pod fail, or do not use this rail"
+
+// container tests the device files and the limit for locked memory.
+func (p Pod) container(have []gids.Rail) report.Answer {
+	if p.Usable == nil {
+		return answer(Container, p.Name, report.Finding{
+			Verdict: report.CannotTell, Found: "this is not the container", Missing: "rocectl verify in the container: device files and the limit for locked memory",
+		})
+	}
+	if err := p.Usable(have); err != nil {
+		return problem(Container, p.Name, err.Error(), cnierr.CNI("rocectl", err).Details, whyInside)
+	}
+	return answer(Container, p.Name, report.Finding{Verdict: report.OK, Found: "it can open the RDMA devices and lock memory"})
 }
