@@ -37,11 +37,7 @@ func (l *look) cniPlugins() []report.Finding {
 	if !found {
 		l.lacks("there is no folder "+f.binDirs()+", the folder of plugins ("+f.from+")", "the folder that the runtime looks in: --cni-bin-dir")
 	}
-	var out []report.Finding
-	for _, name := range []string{"roce", "roce-ipam"} {
-		out = append(out, l.about(name, func(l *look) report.Finding { return l.plugin(f, name) }))
-	}
-	return out
+	return each(l, []string{"roce", "roce-ipam"}, func(l *look, name string) report.Finding { return l.plugin(f, name) })
 }
 
 func (f folders) binDirs() string { return "/" + strings.Join(f.bins, ", /") }
@@ -174,11 +170,7 @@ func (l *look) devicePlugin() []report.Finding {
 	if len(resources) == 0 {
 		l.lacks("no device plugin has registered", "whether the pods are privileged: if not, install k8s-rdma-shared-dev-plugin or sriov-network-device-plugin")
 	}
-	var out []report.Finding
-	for _, name := range slices.Sorted(maps.Keys(resources)) {
-		out = append(out, offered(name, len(resources[name])).About(name))
-	}
-	return out
+	return each(l, slices.Sorted(maps.Keys(resources)), func(_ *look, name string) report.Finding { return offered(name, len(resources[name])) })
 }
 
 func offered(resource string, devices int) report.Finding {
@@ -195,11 +187,7 @@ func offered(resource string, devices int) report.Finding {
 // poolFill asks whether the RailPools of the node have addresses left. Pools in the
 // configuration of a network are known to that alone.
 func (l *look) poolFill() []report.Finding {
-	var out []report.Finding
-	for _, name := range l.pools() {
-		out = append(out, l.about(name, func(l *look) report.Finding { return l.pool(name) }))
-	}
-	return orOK(out, "the node has no RailPool")
+	return orOK(each(l, l.pools(), (*look).pool), "the node has no RailPool")
 }
 
 func (l *look) pools() []string {
@@ -270,11 +258,8 @@ func (l *look) poolRoutes() []report.Finding {
 			nics[p.Own.Index], nics[p.NIC.Index] = true, true
 		}
 	}
-	var out []report.Finding
-	for _, name := range names {
-		out = append(out, l.about(name, func(l *look) report.Finding { return l.clash(name, routes, nics) }))
-	}
-	return orOK(out, "the node has no RailPool")
+	clash := func(l *look, name string) report.Finding { return l.clash(name, routes, nics) }
+	return orOK(each(l, names, clash), "the node has no RailPool")
 }
 
 func (l *look) clash(pool string, routes []rtnl.Route, nics map[int32]bool) report.Finding {

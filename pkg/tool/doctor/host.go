@@ -133,13 +133,8 @@ func (l *look) hostARP() []report.Finding {
 			}
 		}
 	}
-	var out []report.Finding
-	for _, name := range names {
-		if sharesSubnet(name, has) {
-			out = append(out, l.about(name, func(l *look) report.Finding { return l.apart(name) }))
-		}
-	}
-	return orOK(out, "no two RoCE NICs of the node have addresses of one subnet")
+	names = slices.DeleteFunc(names, func(name string) bool { return !sharesSubnet(name, has) })
+	return orOK(each(l, names, (*look).apart), "no two RoCE NICs of the node have addresses of one subnet")
 }
 
 func sharesSubnet(nic string, has map[string][]netip.Prefix) bool {

@@ -69,7 +69,7 @@ func sameVersion(nics map[nic.Driver][]string) report.Finding {
 }
 
 func (l *look) pcieLink() []report.Finding {
-	return l.eachDevice("no RDMA device has a PCIe link of its own", (*look).pcie)
+	return orOK(each(l, deviceNames(l.system()), (*look).pcie), "no RDMA device has a PCIe link of its own")
 }
 
 // pcie judges the link of a device. It says nothing of a device without one, such as
@@ -135,7 +135,7 @@ func (l *look) pcieACS() []report.Finding {
 	if nvidia, amd := l.module("nvidia"), l.module("amdgpu"); !nvidia && !amd {
 		return []report.Finding{ok("no driver of GPUs is loaded")}
 	}
-	return l.eachDevice("no RDMA device", (*look).bridges)
+	return orOK(each(l, deviceNames(l.system()), (*look).bridges), "no RDMA device")
 }
 
 // bridges judges those between a device and the root of its bus.

@@ -7,6 +7,7 @@ import (
 	"cmp"
 	"context"
 	"errors"
+	"fmt"
 	"io/fs"
 	"os"
 	"path/filepath"
@@ -238,31 +239,32 @@ func (l *look) there(name, missing string) bool {
 	return there
 }
 
-// eachDevice asks about each RDMA device. ask returns no verdict for a device of which there is
-// nothing to say. If there is none else, the finding is none.
-func (l *look) eachDevice(none string, ask func(l *look, device string) report.Finding) []report.Finding {
-	var out []report.Finding
-	for _, d := range l.system().Devices {
-		if f := l.about(d.Name, func(l *look) report.Finding { return ask(l, d.Name) }); f.Verdict != "" {
+// each asks about each of some things. ask returns no verdict for one of which there is nothing
+// to say.
+func each[T any](l *look, things []T, ask func(l *look, thing T) report.Finding) (out []report.Finding) {
+	for _, thing := range things {
+		if f := l.about(fmt.Sprint(thing), func(l *look) report.Finding { return ask(l, thing) }); f.Verdict != "" {
 			out = append(out, f)
 		}
 	}
-	return orOK(out, "%s", none)
+	return out
 }
 
-// eachPort asks about each port of the node that speaks RoCE. If there is none,
-// the finding says so.
+// eachPort asks about each port of the node that speaks RoCE.
 func (l *look) eachPort(ask func(l *look, p nic.Port) report.Finding) []report.Finding {
-	var out []report.Finding
-	for _, p := range l.ports() {
-		if p.Device.Protocol == roce {
-			out = append(out, l.about(p.String(), func(l *look) report.Finding { return ask(l, p) }))
-		}
-	}
-	if len(out) == 0 {
+	ports := slices.DeleteFunc(l.ports(), func(p nic.Port) bool { return p.Device.Protocol != roce })
+	if len(ports) == 0 {
 		l.lacks("the node has no RoCE port", "rdma-ports")
 	}
-	return out
+	return each(l, ports, ask)
+}
+
+// deviceNames returns the names of RDMA devices.
+func deviceNames(s nldev.System) (names []string) {
+	for _, d := range s.Devices {
+		names = append(names, d.Name)
+	}
+	return names
 }
 
 // noRDMA is what a kernel has that does not know the socket of RDMA.

@@ -28,11 +28,7 @@ func (l *look) rdmaPorts() []report.Finding {
 	if len(ports) == 0 {
 		l.lacks("there is no port", "rdma-devices")
 	}
-	var out []report.Finding
-	for _, p := range ports {
-		out = append(out, l.about(p.String(), func(l *look) report.Finding { return l.portState(p) }))
-	}
-	return out
+	return each(l, ports, (*look).portState)
 }
 
 func (l *look) portState(p nic.Port) report.Finding {
@@ -166,7 +162,7 @@ func (l *look) fill(p nic.Port, hidden bool) report.Finding {
 func (l *look) eswitchMode() []report.Finding {
 	devices, err := l.Devlink()
 	l.need(err, "devlink does not list the devices: ", "root, and a kernel with devlink")
-	return l.eachDevice("no RDMA device has an e-switch", func(_ *look, device string) report.Finding {
+	return orOK(each(l, deviceNames(l.system()), func(_ *look, device string) report.Finding {
 		pci := l.pci(device)
 		i := slices.IndexFunc(devices, func(d *netlink.DevlinkDevice) bool {
 			return d.BusName == "pci" && d.DeviceName == pci && d.Attrs.Eswitch.Mode != ""
@@ -178,7 +174,7 @@ func (l *look) eswitchMode() []report.Finding {
 			return ok("legacy")
 		}
 		return problem("its NIC is in "+devices[i].Attrs.Eswitch.Mode+" mode", shell.Command("devlink dev eswitch set %s mode legacy", "pci/"+pci)+"  # on a node without pods; leave it if OVS needs it")
-	})
+	}), "no RDMA device has an e-switch")
 }
 
 // vfTrust asks whether the VFs that the node itself uses let the frames of macvlan

@@ -81,11 +81,7 @@ func (l *look) rdmaDevices() []report.Finding {
 	case len(s.Devices) == 0:
 		return []report.Finding{problem("the kernel has RDMA, and no device", "modprobe mlx5_ib  # or the driver of your NIC: lspci -k")}
 	}
-	var names []string
-	for _, d := range s.Devices {
-		names = append(names, d.Name)
-	}
-	return []report.Finding{ok("%s: %s", report.Count(len(names), "device"), strings.Join(names, ", "))}
+	return []report.Finding{ok("%s: %s", report.Count(len(s.Devices), "device"), strings.Join(deviceNames(s), ", "))}
 }
 
 func (l *look) rdmaMode() []report.Finding {
@@ -169,15 +165,11 @@ func isExclusive(value string) bool {
 }
 
 func (l *look) charDevices() []report.Finding {
-	devices := l.system().Devices
-	if len(devices) == 0 {
+	names := deviceNames(l.system())
+	if len(names) == 0 {
 		l.lacks("the node has no RDMA device", "rdma-devices")
 	}
-	var out []report.Finding
-	for _, d := range devices {
-		out = append(out, l.about(d.Name, func(l *look) report.Finding { return l.filesOf(d.Name) }))
-	}
-	return out
+	return each(l, names, (*look).filesOf)
 }
 
 func (l *look) filesOf(device string) report.Finding {
