@@ -85,7 +85,7 @@ func (c inCluster) run(cmd *cobra.Command, pod string) (err error) {
 	call.Stdin, call.Stdout, call.Stderr = cmd.InOrStdin(), out, errOut
 	err = call.Run()
 	if err := errors.Join(out.end(), errOut.end()); err != nil {
-		return cnierr.New(cnierr.IO, "ask agent", agent.Metadata.Name, "no command of ours says as much, so another program may answer there: look at node "+c.node, "%w", err)
+		return cnierr.New(cnierr.IO, "ask agent", agent.Name, "no command of ours says as much, so another program may answer there: look at node "+c.node, "%w", err)
 	}
 	if ended := (*exec.ExitError)(nil); errors.As(err, &ended) {
 		return cli.StatusError(ended.ExitCode()) // kubectl has said why
