@@ -40,17 +40,16 @@ func (h *healer) said() string {
 	return h.log.String()
 }
 
-// contained runs a program with the capabilities of conf-examples/deploy/heal.yaml, and with
-// /proc/sys read-only, as in a container.
-const contained = "mount --bind /proc/sys /proc/sys; mount -o remount,bind,ro /proc/sys; " +
-	"exec setpriv --inh-caps -all --bounding-set -all,+net_admin,+net_broadcast,+net_raw,+sys_admin,+sys_ptrace "
+// contained runs a command with /proc/sys read-only, as in a container.
+const contained = `mount --bind /proc/sys /proc/sys; mount -o remount,bind,ro /proc/sys; exec "$@"`
 
-// healing starts rocectl heal with a level, and waits until it works. It ends with the test,
-// or with kill.
+// healing starts rocectl heal with a level and the rights that its container has, and waits until
+// it works. It ends with the test, or with kill.
 func (n *node) healing(t testing.TB, level string) *healer {
 	t.Helper()
 	n.heal = level
-	h := &healer{Cmd: exec.Command("unshare", "--mount", "--propagation", "slave", "sh", "-ec", contained+filepath.Join(programs, "rocectl")+" heal")}
+	command := append([]string{"--mount", "--propagation", "slave", "sh", "-ec", contained, "sh"}, cnitest.AsHealer(t, "../..")...)
+	h := &healer{Cmd: exec.Command("unshare", append(command, filepath.Join(programs, "rocectl"), "heal")...)}
 	h.Stderr = h
 	if err := n.enter(h.Start); err != nil {
 		t.Fatal(err)

@@ -22,7 +22,8 @@ type healer struct {
 	log string
 }
 
-// healer starts rocectl heal with settings, and waits until its log has a text.
+// healer starts rocectl heal with settings and the capabilities that its container has, and waits
+// until its log has a text.
 func (n *node) healer(settings, says string) healer {
 	n.t.Helper()
 	n.settle(", " + settings)
@@ -31,7 +32,8 @@ func (n *node) healer(settings, says string) healer {
 		n.t.Fatal(err)
 	}
 	defer log.Close()
-	h := healer{exec.Command(filepath.Join(*programs, "rocectl"), "heal"), log.Name()}
+	command := append(cnitest.AsHealer(n.t, filepath.Dir(*programs)), filepath.Join(*programs, "rocectl"), "heal")
+	h := healer{exec.Command(command[0], command[1:]...), log.Name()}
 	h.Stderr = log
 	if err := h.Start(); err != nil {
 		n.t.Fatal(err)
