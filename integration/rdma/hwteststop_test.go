@@ -19,18 +19,19 @@ import (
 )
 
 // TestHWTestKilledLeavesTheNodeWhole kills it after several steps, so in the next ones, in some of
-// which a pod has a device. Nothing runs after it.
+// which a pod has a device, with its process group, as timeout -s KILL does. Nothing runs after it.
 func TestHWTestKilledLeavesTheNodeWhole(t *testing.T) {
 	for mode, steps := range map[string][]string{"shared": {"pod-add", "gid-time", "gid-number"}, "exclusive": {"pod-add", "exclusive"}} {
 		for _, step := range steps {
 			t.Run(mode+" "+step, func(t *testing.T) {
 				newNode(t, mode)
 				cmd := exec.Command(filepath.Join(*programs, "roce-hwtest"), "--mutate", "--out", filepath.Join(t.TempDir(), "x"))
+				cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
 				lines := start(t, cmd)
 				for lines.Scan() && !strings.Contains(lines.Text(), " "+step+" ") {
 				}
 				cnitest.Await(t, "there is a pod", func() bool { return len(entries("/run/netns")) > 0 })
-				if err := cmd.Process.Kill(); err != nil {
+				if err := syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL); err != nil {
 					t.Fatal(err)
 				}
 				_ = cmd.Wait() // it was killed

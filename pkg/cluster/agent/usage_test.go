@@ -182,7 +182,7 @@ func TestBlocksOfOneSlotAreOneMoreThanPods(t *testing.T) {
 }
 
 func TestAPodFindsASlotAfterASmallBlockIsFull(t *testing.T) {
-	for size, want := range map[int][]int{2: {1, 1, 2, 2, 3}, 4: {1, 1, 1, 1, 2, 2, 2, 3}, 8: {1, 1, 1, 1, 1, 1, 1, 2}} {
+	for size, want := range map[int][]int{2: {1, 1, 2, 2, 3}, 4: {1, 1, 1, 1, 2, 2, 2, 3}, 5: {1, 1, 1, 1, 1, 2}, 8: {1, 1, 1, 1, 1, 1, 1, 2}} {
 		t.Run(fmt.Sprint(size), func(t *testing.T) {
 			bubble(t, func(t *testing.T) {
 				n := newCluster(poolOf(t, "compute", 1, fmt.Sprintf(`{"rails": [{"subnets": [{"subnet": "10.0.0.0/22"}]}], "blockSize": %d}`, size))).node(t, "n1")

@@ -25,6 +25,7 @@ type hca struct {
 	in        netns.ID   // the namespace that has it; zero: the host's
 	users     []string   // programs with queue pairs
 	unclear   bool       // it is not known which device is that of a parent
+	open      int        // handles that are not closed
 	full      bool       // there is no free entry for another GID
 	tables    *gidTables // nil: the indexes are of no interest
 }
@@ -135,4 +136,4 @@ func (h handle) Check(ctx context.Context, op plan.Op) error {
 
 func (h handle) Located() map[netip.Addr]int { return h.located }
 
-func (h handle) Close() {}
+func (h handle) Close() { h.open-- }

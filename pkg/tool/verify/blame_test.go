@@ -153,6 +153,19 @@ func TestTestsOfDifferentRailsBlameNoRail(t *testing.T) {
 	}
 }
 
+// The pods that have no such rail are none of those that a fault is counted among.
+func TestAFaultIsCountedAmongTestedPods(t *testing.T) {
+	t.Parallel()
+	all := newTally([]string{"a", "b", "c", "d"})
+	for _, of := range []string{"rail 3 of a to b", "rail 3 of a to c", "rail 3 of b to c"} {
+		all.add([]report.Answer{problem(Reach, of, "silent", "", "")})
+	}
+	want := []string{"rail 3: reach fails with all others in 3 of 3 pods: a to c; a: silent"}
+	if diff := cmp.Diff(want, faults(all.report())); diff != "" {
+		t.Errorf("(-want +got)\n%s", diff)
+	}
+}
+
 func noFaults(string, string) string { return "" }
 
 // TestAPodThatDoesNotAnswerStopsNothing: it gives one answer if it is absent or its

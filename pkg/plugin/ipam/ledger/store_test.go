@@ -74,10 +74,18 @@ func TestNoOtherCallMakesAnything(t *testing.T) {
 	for name, dir := range map[string]func(Store) string{
 		"no folder":    func(s Store) string { return filepath.Join(s.Dir, "none") },
 		"empty folder": func(s Store) string { return s.Dir },
+		"lost database": func(s Store) string {
+			give(t, s, 1)
+			if err := os.Remove(s.db()); err != nil {
+				t.Fatal(err)
+			}
+			return s.Dir
+		},
 	} {
 		s, _ := store(t)
 		root := s.Dir
 		s.Dir = dir(s)
+		before := files(t, root)
 		if _, err := holdings(t, s.View); !errors.Is(err, ErrNone) {
 			t.Errorf("%s: View: got %v", name, err)
 		}
@@ -87,8 +95,8 @@ func TestNoOtherCallMakesAnything(t *testing.T) {
 		if n, err := holdings(t, s.Try); n != 0 || err != nil {
 			t.Errorf("%s: Try: got %d, %v", name, n, err)
 		}
-		if got := files(t, root); got != nil {
-			t.Errorf("%s: there is now %q", name, got)
+		if got := files(t, root); !slices.Equal(got, before) {
+			t.Errorf("%s: there is now %q, and was %q", name, got, before)
 		}
 	}
 }
@@ -164,6 +172,9 @@ func TestRubbishOfAnotherBootIsThrownAway(t *testing.T) {
 		t.Errorf("in the same boot: got %v, want code %d", err, cnierr.Unreadable)
 	}
 	s.BootID = boot2
+	if _, err := holdings(t, s.View); !errors.Is(err, ErrNone) {
+		t.Errorf("before the first lease: got %v, want no database", err)
+	}
 	give(t, s, 2)
 	if n, err := holdings(t, s.View); n != 1 || err != nil {
 		t.Errorf("got %d holdings, %v; want 1", n, err)
