@@ -54,14 +54,6 @@ type Neighbour struct {
 // TextLimit is the most characters of a text. The standard allows 255 bytes.
 const TextLimit = 64
 
-// Errors of Parse.
-var (
-	ErrNotLLDP = errors.New("not an LLDP frame")
-	// ErrLeaving means that the switch says with a time to live of 0 that its other
-	// frames no longer count.
-	ErrLeaving = errors.New("the switch ends its LLDP")
-)
-
 const (
 	etherHeader = 14
 	etherType   = 0x88cc
@@ -93,90 +85,72 @@ const (
 	maxFrame = 0x00120f_04 // IEEE 802.3
 )
 
-// Parse reads an Ethernet frame without its checksum. The errors wrap ErrNotLLDP or
-// ErrLeaving.
-func Parse(frame []byte) (Neighbour, error) {
+// parse reads an Ethernet frame without its checksum. It is false for a frame that is not of LLDP,
+// and for one in which the switch says, by a time to live of 0, that its other frames no longer count.
+func parse(frame []byte) (n Neighbour, ok bool) {
 	if len(frame) < etherHeader || binary.BigEndian.Uint16(frame[12:]) != etherType {
-		return Neighbour{}, fmt.Errorf("%w: its EtherType is not 0x88cc", ErrNotLLDP)
+		return Neighbour{}, false
 	}
-	var n Neighbour
 	var portSubtype byte
 	rest := frame[etherHeader:]
-	for i := 0; ; i++ {
-		kind, value, after, err := next(rest)
-		if err != nil {
-			return Neighbour{}, err
-		}
+	for i := 0; i < 3 || len(rest) > 0; i++ { // the end may be left out
+		var kind int
+		var value []byte
+		kind, value, rest, ok = next(rest)
 		// The first three TLVs have their fixed order, and none of them comes again.
-		if (i < 3 || kind == chassisTLV || kind == portTLV || kind == lifeTLV) && kind != i+1 {
-			return Neighbour{}, fmt.Errorf("%w: its TLV number %d has the type %d", ErrNotLLDP, i+1, kind)
+		if !ok || (i < 3 || kind == chassisTLV || kind == portTLV || kind == lifeTLV) && kind != i+1 {
+			return Neighbour{}, false
 		}
 		switch kind {
 		case endTLV:
-			return n.named(portSubtype), nil
+			return n.named(portSubtype), true
 		case chassisTLV:
-			n.Chassis, err = id(value, chassisMAC, chassisAddress)
+			n.Chassis, ok = id(value, chassisMAC, chassisAddress)
 		case portTLV:
-			if n.PortID, err = id(value, portMAC, portAddress); err == nil {
+			if n.PortID, ok = id(value, portMAC, portAddress); ok {
 				portSubtype = value[0]
 			}
 		case lifeTLV:
-			err = life(value)
+			ok = len(value) >= 2 && binary.BigEndian.Uint16(value) > 0
 		default:
 			n.optional(kind, value)
 		}
-		if err != nil {
-			return Neighbour{}, err
+		if !ok {
+			return Neighbour{}, false
 		}
-		if len(after) == 0 && i >= 2 { // the end may be left out
-			return n.named(portSubtype), nil
-		}
-		rest = after
 	}
+	return n.named(portSubtype), true
 }
 
 // next cuts off a TLV: seven bits of type, nine of length, and the value.
-func next(b []byte) (kind int, value, rest []byte, err error) {
+func next(b []byte) (kind int, value, rest []byte, whole bool) {
 	if len(b) < 2 {
-		return 0, nil, nil, fmt.Errorf("%w: it ends in a TLV", ErrNotLLDP)
+		return 0, nil, nil, false
 	}
 	head := binary.BigEndian.Uint16(b)
 	length := int(head & 0x1ff)
 	if b = b[2:]; len(b) < length {
-		return 0, nil, nil, fmt.Errorf("%w: a TLV is longer than the frame", ErrNotLLDP)
+		return 0, nil, nil, false
 	}
-	return int(head >> 9), b[:length], b[length:], nil
+	return int(head >> 9), b[:length], b[length:], true
 }
 
 // id reads the ID of a chassis or a port: a subtype and 1 to 255 bytes.
-func id(value []byte, mac, address byte) (string, error) {
+func id(value []byte, mac, address byte) (out string, ok bool) {
 	if len(value) < 2 || len(value) > 256 {
-		return "", fmt.Errorf("%w: an ID has %d bytes", ErrNotLLDP, len(value))
+		return "", false
 	}
 	subtype, b := value[0], value[1:]
 	switch subtype {
 	case mac:
-		if len(b) != 6 {
-			return "", fmt.Errorf("%w: a MAC address has %d bytes", ErrNotLLDP, len(b))
-		}
-		return net.HardwareAddr(b).String(), nil
+		return net.HardwareAddr(b).String(), len(b) == 6
 	case address: // the family of the address comes first: 1 is IPv4, 2 is IPv6
 		if a, ok := netip.AddrFromSlice(b[1:]); ok && b[0] == map[bool]byte{true: 1, false: 2}[a.Is4()] {
-			return a.String(), nil
+			return a.String(), true
 		}
-		return fmt.Sprintf("%.*x", TextLimit/2, b), nil
+		return fmt.Sprintf("%.*x", TextLimit/2, b), true
 	}
-	return text(b), nil
-}
-
-func life(value []byte) error {
-	if len(value) < 2 {
-		return fmt.Errorf("%w: its time to live has %d bytes", ErrNotLLDP, len(value))
-	}
-	if binary.BigEndian.Uint16(value) == 0 {
-		return ErrLeaving
-	}
-	return nil
+	return text(b), true
 }
 
 // optional reads a TLV that a frame may have. One with a fault is left out: that is
@@ -386,7 +360,7 @@ func first(ctx context.Context, conn *packet.Conn) (Neighbour, error) {
 		if err != nil {
 			return Neighbour{}, err
 		}
-		if n, err := Parse(frame[:size]); err == nil {
+		if n, ok := parse(frame[:size]); ok {
 			return n, nil
 		}
 	}
