@@ -126,11 +126,7 @@ func (c *converter) nvIPAM(d *Document, in *fields) (any, error) {
 	pool.spec.drop(&notes, "nv-ipam")
 	pool.spec.rest(&notes)
 	used, err := c.addPool(name, notes.Comments, spec)
-	out := ordered{{"type", "roce-ipam"}, {"railPool", used}}
-	if !empty(routes) {
-		out = append(out, member{"routes", routes})
-	}
-	return out, err
+	return ordered{{"type", "roce-ipam"}, {"railPool", used}}.with("routes", routes), err
 }
 
 // ipPool converts a pool of which each node takes blocks.
@@ -203,11 +199,7 @@ func hostLocal(d *Document, in *fields) any {
 	}
 	d.note("ipam: host-local becomes a pool of the node. Give each node ranges of its own, or let the nodes share a RailPool.")
 	in.drop(d, "host-local")
-	out := ordered{{"type", "roce-ipam"}, {"subnets", subnets}}
-	if routes := in.whole("routes"); routes != nil {
-		out = append(out, member{"routes", routes})
-	}
-	return out
+	return ordered{{"type", "roce-ipam"}, {"subnets", subnets}}.with("routes", in.whole("routes"))
 }
 
 // poolIPAM adds a RailPool with one rail, and returns the ipam object that uses it.
@@ -223,12 +215,8 @@ func (c *converter) poolIPAM(d *Document, name string, comments []string, subnet
 	if err != nil {
 		return nil, err
 	}
-	out := ordered{{"type", "roce-ipam"}, {"railPool", used}}
-	if routes != nil {
-		out = append(out, member{"routes", routes})
-	}
 	d.note("ipam: the RailPool %s.", used)
-	return out, nil
+	return ordered{{"type", "roce-ipam"}, {"railPool", used}}.with("routes", routes), nil
 }
 
 // blockSize returns a size of blocks that lets at least 32 nodes have one; 0 is the

@@ -110,9 +110,6 @@ func (c *converter) spiderIPAM(d *Document, o object, v4, v6 []string) (any, err
 	var comments, names []string
 	var routes []any
 	for _, family := range [][]string{v4, v6} {
-		if len(family) == 0 {
-			continue
-		}
 		for i, name := range family {
 			c.used = append(c.used, "SpiderIPPool "+name)
 			pool, there := c.sources["SpiderIPPool "+name]
@@ -142,11 +139,7 @@ func (c *converter) spiderIPAM(d *Document, o object, v4, v6 []string) (any, err
 		d.note("It names no pool, and so uses Spiderpool's default. Write a RailPool, and its name as ipam.railPool below.")
 		return ordered{{"type", "roce-ipam"}, {"railPool", label(o.Metadata.Name)}}, nil
 	}
-	var all any
-	if len(routes) > 0 {
-		all = routes
-	}
-	return c.poolIPAM(d, names[0], comments, subnets, all)
+	return c.poolIPAM(d, names[0], comments, subnets, routes)
 }
 
 func spiderPool(pool object) (block.Subnet, []string, error) {
@@ -257,7 +250,6 @@ func (l *chain) add(p *fields) {
 
 // tuning takes over the settings of the interface. What else tuning does stays.
 func (l *chain) tuning(p *fields) {
-	rest := ordered{}
 	other := map[string]any{}
 	for key, value := range p.object("sysctl").all {
 		trees := []string{"net.ipv4.conf.IFNAME.", "net.ipv6.conf.IFNAME.", "net.ipv4.neigh.IFNAME.", "net.ipv6.neigh.IFNAME."}
@@ -267,9 +259,7 @@ func (l *chain) tuning(p *fields) {
 			other[key] = value
 		}
 	}
-	if len(other) > 0 {
-		rest = append(rest, member{"sysctl", other})
-	}
+	rest := ordered{}.with("sysctl", other)
 	for _, key := range slices.Sorted(maps.Keys(p.all)) {
 		switch {
 		case key == "mtu" && l.macvlan:
@@ -302,10 +292,7 @@ func (l *chain) roce(macvlan *fields, ipam any) ordered {
 			out = append(out, member{key, v})
 		}
 	}
-	if len(l.sysctl) > 0 {
-		out = append(out, member{"sysctl", l.sysctl})
-	}
-	return out.with("ipam", ipam)
+	return out.with("sysctl", l.sysctl).with("ipam", ipam)
 }
 
 // macvlanNetwork converts a network of NVIDIA's network operator.
