@@ -11,7 +11,7 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	meta "k8s.io/apimachinery/pkg/apis/meta/v1"
 
-	"github.com/roce-cni/roce-cni/pkg/cluster/fleet"
+	"github.com/roce-cni/roce-cni/pkg/plugin/calls"
 )
 
 // An agent writes Events of what was healed, in the name of its own node, and no others.
@@ -19,10 +19,10 @@ func TestAnAgentTellsWhatWasHealed(t *testing.T) {
 	t.Parallel()
 	g := guard(t, "healed")
 	ctx := t.Context()
-	healed := fleet.Healed{At: time.Now(), Namespace: "default", Pod: "healed-pod", UID: "healed-uid", Message: "interface net1: made again: route"}
+	healed := calls.Call{At: time.Now(), Verb: calls.Heal, Pod: "default/healed-pod", UID: "healed-uid", Steps: []calls.Step{{Name: "route"}}}
 	must(t, api(t, g.a).TellHealed(ctx, "healed-a", healed))
-	must(t, api(t, g.a).TellHealed(ctx, "healed-a", fleet.Healed{At: time.Now(), Failed: true, Message: "r0 is gone"}))
-	must(t, api(t, g.a).TellHealed(ctx, "healed-a", fleet.Healed{At: time.Now(), Namespace: "default", Pod: "healed-pod", UID: "foreign-uid", Alarm: true, Message: "process 5 uses index 3"}))
+	must(t, api(t, g.a).TellHealed(ctx, "healed-a", calls.Call{At: time.Now(), Verb: calls.Heal, Code: 102, Error: "r0 is gone"}))
+	must(t, api(t, g.a).TellHealed(ctx, "healed-a", calls.Call{At: time.Now(), Verb: calls.Alarm, Pod: "default/healed-pod", UID: "foreign-uid", Error: "process 5 uses index 3"}))
 	events := client(t, g.Admin()).CoreV1().Events("default")
 	for field, want := range map[string]string{"involvedObject.uid=healed-uid": "RailsHealed", "involvedObject.uid=healed-a": "RailsNotHealed", "involvedObject.uid=foreign-uid": "ForeignGID"} {
 		got, err := events.List(ctx, meta.ListOptions{FieldSelector: field})

@@ -30,8 +30,8 @@ import (
 
 	"github.com/roce-cni/roce-cni/pkg/cluster/agent/pace"
 	"github.com/roce-cni/roce-cni/pkg/cluster/block"
-	"github.com/roce-cni/roce-cni/pkg/cluster/fleet"
 	"github.com/roce-cni/roce-cni/pkg/cluster/sticky"
+	"github.com/roce-cni/roce-cni/pkg/plugin/calls"
 	"github.com/roce-cni/roce-cni/pkg/plugin/ipam"
 	"github.com/roce-cni/roce-cni/pkg/plugin/nodefile"
 )
@@ -66,7 +66,7 @@ type Config struct {
 	Rails func() []Rail
 
 	// Tell writes what was healed where people see it. Its errors are those of a Store.
-	Tell func(ctx context.Context, node string, h fleet.Healed) error
+	Tell func(ctx context.Context, node string, c calls.Call) error
 
 	// Kept stores the RailLeases.
 	Kept sticky.Store

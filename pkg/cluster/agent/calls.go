@@ -6,18 +6,15 @@ package agent
 import (
 	"cmp"
 	"context"
-	"fmt"
 	"log/slog"
 	"slices"
 	"strconv"
-	"strings"
 	"sync"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/roce-cni/roce-cni/pkg/base/cnierr"
-	"github.com/roce-cni/roce-cni/pkg/cluster/fleet"
 	"github.com/roce-cni/roce-cni/pkg/plugin/calls"
 )
 
@@ -131,21 +128,9 @@ func (a *Agent) tellHeals(ctx context.Context) {
 			ended = ended[:healsAtOnce]
 		}
 		for _, c := range ended {
-			if err := a.Tell(ctx, a.Node.Name, healed(c)); err != nil {
+			if err := a.Tell(ctx, a.Node.Name, c); err != nil {
 				a.Log.Warn("an Event of a pod cannot be written", append(About(err), "pod", c.Pod)...)
 			}
 		}
 	}
-}
-
-func healed(c calls.Call) fleet.Healed {
-	h := fleet.Healed{At: c.At, UID: c.UID, Failed: c.Code != 0, Message: c.Error}
-	h.Namespace, h.Pod, _ = strings.Cut(c.Pod, "/")
-	switch {
-	case c.Verb == calls.Alarm:
-		h.Alarm = true
-	case !h.Failed:
-		h.Message = fmt.Sprintf("interface %s: made again: %s", c.IfName, strings.Join(c.Made(), ", "))
-	}
-	return h
 }

@@ -11,7 +11,6 @@ import (
 
 	gocmp "github.com/google/go-cmp/cmp"
 
-	"github.com/roce-cni/roce-cni/pkg/cluster/fleet"
 	"github.com/roce-cni/roce-cni/pkg/plugin/calls"
 	"github.com/roce-cni/roce-cni/pkg/plugin/conf"
 )
@@ -70,14 +69,14 @@ func TestWhatWasHealedIsTold(t *testing.T) {
 		route := []calls.Step{{Name: "route"}, {Name: "route"}, {Name: "rule"}}
 		add(calls.Call{Pod: "ml/early", Steps: route})
 		n.run()
-		add(calls.Call{Attachment: conf.Attachment{IfName: "net1"}, Pod: "ml/job", UID: "u", Steps: route})
-		add(calls.Call{Code: 102, Error: "r0 is gone"})
+		want := []calls.Call{
+			{Verb: calls.Heal, Attachment: conf.Attachment{IfName: "net1"}, Pod: "ml/job", UID: "u", Steps: route},
+			{Verb: calls.Heal, Code: 102, Error: "r0 is gone"},
+		}
+		add(want[0])
+		add(want[1])
 		time.Sleep(10 * time.Second)
 		synctest.Wait()
-		want := []fleet.Healed{
-			{Namespace: "ml", Pod: "job", UID: "u", Message: "interface net1: made again: route, rule"},
-			{Failed: true, Message: "r0 is gone"},
-		}
 		if diff := gocmp.Diff(want, n.healed); diff != "" {
 			t.Errorf("told (-want +got)\n%s", diff)
 		}
@@ -88,8 +87,7 @@ func TestWhatWasHealedIsTold(t *testing.T) {
 		time.Sleep(10 * time.Second)
 		synctest.Wait()
 		got := n.healed[len(want):]
-		alarm := fleet.Healed{Namespace: "ml", Pod: "job", UID: "u", Alarm: true, Message: "process 5 uses index 3"}
-		if len(got) != 20 || got[0] != alarm {
+		if len(got) != 20 || got[0].Verb != calls.Alarm {
 			t.Errorf("%d of 101 are told, want 20, and first the alarm: %+v", len(got), got)
 		}
 		n.logs("without=81")

@@ -28,8 +28,8 @@ import (
 	"github.com/roce-cni/roce-cni/pkg/cluster/agent/pace"
 	"github.com/roce-cni/roce-cni/pkg/cluster/block"
 	"github.com/roce-cni/roce-cni/pkg/cluster/block/blocktest"
-	"github.com/roce-cni/roce-cni/pkg/cluster/fleet"
 	"github.com/roce-cni/roce-cni/pkg/cluster/sticky/stickytest"
+	"github.com/roce-cni/roce-cni/pkg/plugin/calls"
 	"github.com/roce-cni/roce-cni/pkg/plugin/conf/pool"
 	"github.com/roce-cni/roce-cni/pkg/plugin/ipam"
 	"github.com/roce-cni/roce-cni/pkg/plugin/nodefile"
@@ -148,7 +148,7 @@ type node struct {
 	hint netip.Addr // an address of its own
 	log  logbook    // of the agent
 
-	healed []fleet.Healed // what was told
+	healed []calls.Call // what was told
 
 	*agent.Agent
 	kill func() // ends what it does, and does not wait for that
@@ -197,10 +197,10 @@ func (n *node) config() agent.Config {
 			n.reports = append(n.reports, report{b.Name, n.now(), u})
 			return nil
 		},
-		Tell: func(_ context.Context, _ string, h fleet.Healed) error {
+		Tell: func(_ context.Context, _ string, c calls.Call) error {
 			n.mu.Lock()
 			defer n.mu.Unlock()
-			n.healed = append(n.healed, h)
+			n.healed = append(n.healed, c)
 			return nil
 		},
 		Stands: n.stands,

@@ -17,7 +17,6 @@ import (
 	"slices"
 	"strconv"
 	"strings"
-	"time"
 )
 
 // MaxRails is the most rails of a report.
@@ -275,14 +274,4 @@ func merged(all []Difference) []Difference {
 		return cmp.Or(cmp.Compare(a.Node, b.Node), slices.Compare(a.Rails, b.Rails))
 	})
 	return out
-}
-
-// Healed is what rocectl heal did or saw, for people: an Event of a pod, or of the node if Pod is "".
-type Healed struct {
-	At             time.Time
-	Namespace, Pod string
-	UID            string // of the pod
-	Failed         bool
-	Alarm          bool // it saw a foreign GID
-	Message        string
 }
