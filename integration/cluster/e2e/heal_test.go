@@ -94,4 +94,32 @@ func TestTheHealersPodRestoresWhatAPodLoses(t *testing.T) {
 			}
 		}
 	}
+
+	// With --watch, what is typed ends the command in the agent.
+	said, err := os.Create(filepath.Join(dir, "said"))
+	must(t, err)
+	watch := exec.Command("script", "--quiet", "--return", "--command", "kubectl roce trace --watch --node "+n.name, "/dev/null")
+	watch.Env = append(os.Environ(), "PATH="+dir+":"+folder+":"+os.Getenv("PATH"), "KUBECONFIG="+n.kubeconfig)
+	watch.Stdout = said
+	typed, err := watch.StdinPipe()
+	must(t, err)
+	must(t, watch.Start())
+	heals := func(more int) (now int) {
+		eventually(t, "calls are shown", func(context.Context) error {
+			text, err := os.ReadFile(said.Name())
+			if now = strings.Count(string(text), "HEAL "); err == nil && now < more {
+				err = errors.New(string(text))
+			}
+			return err
+		})
+		return now
+	}
+	before := heals(1)
+	pod.inside(t, "ip", "route", "flush", "table", "100")
+	heals(before + 1)
+	_, err = typed.Write([]byte{3}) // Ctrl-C
+	must(t, err)
+	if err := watch.Wait(); err == nil || strings.Contains(run(t, "ps", "-eo", "args"), "/rocectl trace") {
+		t.Errorf("it ends with %v, and there is still\n%s", err, run(t, "ps", "-eo", "args"))
+	}
 }
