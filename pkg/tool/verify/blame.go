@@ -29,10 +29,15 @@ type mark struct {
 	with    int    // how many others; 0: alone
 }
 
-// column is what marks of one rail have in common if their cause may be the same.
+// column is a test of one rail of all pods, or of those with a gateway: marks of one may have the
+// same cause.
 type column struct {
 	check, gateway string
 	rail           int
+}
+
+func (c column) compare(d column) int {
+	return cmp.Or(strings.Compare(c.check, d.check), c.rail-d.rail)
 }
 
 func (m mark) column() column { return column{m.Check, m.gateway, m.rail} }
@@ -64,7 +69,7 @@ func (t *tally) marks() []mark {
 			out = append(out, mark{spot: s.spot(), Answer: a, gateway: gatewayOf(a)})
 		}
 	}
-	for _, of := range slices.SortedFunc(maps.Keys(t.grids), plane.compare) {
+	for _, of := range slices.SortedFunc(maps.Keys(t.grids), column.compare) {
 		g := t.grids[of]
 		for i, pod := range t.pods {
 			if n := g.tests[i]; n >= 2 && g.failed[i] == n {
@@ -142,7 +147,7 @@ func (t *tally) size(m mark) int {
 	switch {
 	case m.with > 0:
 		tested := 0
-		for _, n := range t.grids[plane{m.Check, m.rail}].tests {
+		for _, n := range t.grids[column{check: m.Check, rail: m.rail}].tests {
 			if n > 0 {
 				tested++
 			}
@@ -207,7 +212,7 @@ func ofPod(marks []mark) fault {
 
 // between returns the faults of a rail between pods that are not lost: between groups of pods,
 // and between single ones.
-func (t *tally) between(of plane, g *grid, lost func(int) bool) []fault {
+func (t *tally) between(of column, g *grid, lost func(int) bool) []fault {
 	group := g.groups()
 	var apart, pairs [][2]int
 	for i := range t.pods {
@@ -233,7 +238,7 @@ func (t *tally) between(of plane, g *grid, lost func(int) bool) []fault {
 
 // apart is the fault between groups of pods that do not reach each other. It is seen outside of
 // the largest one.
-func (t *tally) apart(of plane, group [][]int, pairs [][2]int) fault {
+func (t *tally) apart(of column, group [][]int, pairs [][2]int) fault {
 	a := t.example(of, pairs)
 	s := subjectOf(a.Of)
 	f := fault{Answer: a, rail: of.rail, some: true}
@@ -254,7 +259,7 @@ func (t *tally) apart(of plane, group [][]int, pairs [][2]int) fault {
 }
 
 // single is the fault between single pods, of which one may be in all pairs.
-func (t *tally) single(of plane, g *grid, pairs [][2]int) fault {
+func (t *tally) single(of column, g *grid, pairs [][2]int) fault {
 	a := t.example(of, pairs)
 	f := fault{Answer: a, rail: of.rail, some: true}
 	in, tests := map[int]int{}, 0
@@ -281,7 +286,7 @@ func (t *tally) single(of plane, g *grid, pairs [][2]int) fault {
 }
 
 // example returns an answer about one of these pairs.
-func (t *tally) example(of plane, pairs [][2]int) report.Answer {
+func (t *tally) example(of column, pairs [][2]int) report.Answer {
 	among := map[[2]int]bool{}
 	for _, p := range pairs {
 		among[p] = true

@@ -111,8 +111,11 @@ func (p Pod) test(ctx context.Context, rails []Rail, peer *Peer, i, j int, rdma 
 	}
 	reach := answer(Reach, c.of(), report.Finding{Verdict: report.OK, Found: fmt.Sprintf("%s answers", c.to.Addr)})
 	out := []report.Answer{reach, c.mtu()}
-	if rdma {
-		out = append(out, c.rdma(ctx)...)
+	if !rdma {
+		return out
+	}
+	for _, of := range programs() {
+		out = append(out, c.transfer(ctx, of))
 	}
 	return out
 }

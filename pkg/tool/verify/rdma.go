@@ -11,6 +11,7 @@ import (
 	"net"
 	"net/netip"
 	"os/exec"
+	"slices"
 	"strings"
 	"syscall"
 	"time"
@@ -148,29 +149,6 @@ func (p Pod) port(ctx context.Context, r Rail, of program) (on gids.Rail, missin
 	return on, ""
 }
 
-// launch starts the server of a program, and returns where it listens.
-func (p Pod) launch(ctx context.Context, r Rail, of program) (run *running, tcp int, missing string, err error) {
-	on, missing := p.port(ctx, r, of)
-	if missing != "" {
-		return nil, 0, missing, nil
-	}
-	if tcp, err = p.free(ctx, r); err != nil {
-		return nil, 0, "", err
-	}
-	ctx, cancel := context.WithTimeout(ctx, transferTime)
-	run, cmd, err := p.start(ctx, of.name, of.args(r, on, tcp, netip.Addr{}))
-	if err != nil {
-		cancel()
-		return nil, 0, "", err
-	}
-	go func() {
-		defer cancel()
-		_ = cmd.Wait() // what it says tells why it has failed
-		close(run.done)
-	}()
-	return run, tcp, "", nil
-}
-
 // free finds a port that no program of the pod uses now.
 func (p Pod) free(ctx context.Context, r Rail) (tcp int, err error) {
 	err = p.Enter(func() error {
@@ -182,14 +160,6 @@ func (p Pod) free(ctx context.Context, r Rail) (tcp int, err error) {
 		return l.Close()
 	})
 	return tcp, err
-}
-
-func (c couple) rdma(ctx context.Context) []report.Answer {
-	var out []report.Answer
-	for _, of := range programs() {
-		out = append(out, c.transfer(ctx, of))
-	}
-	return out
 }
 
 const whyRDMA = "collectives over this rail fail, although IP works"
@@ -240,23 +210,38 @@ func (c couple) transfer(ctx context.Context, of program) report.Answer {
 	return failed("its server cannot be reached")
 }
 
-func (c *caller) launchOf(ctx context.Context, q launching, rails []Rail) (reply, error) {
+// launch starts the server of a program.
+func (c *caller) launch(ctx context.Context, q launching, rails []Rail) (reply, error) {
 	r, err := numbered(rails, q.Rail)
 	if err != nil {
 		return reply{}, err
 	}
-	for _, of := range programs() {
-		if of.check != q.Check {
-			continue
-		}
-		run, tcp, missing, err := c.pod.launch(ctx, r, of)
-		if err != nil || missing != "" {
-			return reply{Missing: missing}, err
-		}
-		c.programs = append(c.programs, run)
-		return reply{Port: tcp, Launched: len(c.programs)}, nil
+	i := slices.IndexFunc(programs(), func(of program) bool { return of.check == q.Check })
+	if i < 0 {
+		return reply{}, errors.New("there is no test " + q.Check)
 	}
-	return reply{}, errors.New("there is no test " + q.Check)
+	of := programs()[i]
+	on, missing := c.pod.port(ctx, r, of)
+	if missing != "" {
+		return reply{Missing: missing}, nil
+	}
+	tcp, err := c.pod.free(ctx, r)
+	if err != nil {
+		return reply{}, err
+	}
+	ctx, cancel := context.WithTimeout(ctx, transferTime)
+	run, cmd, err := c.pod.start(ctx, of.name, of.args(r, on, tcp, netip.Addr{}))
+	if err != nil {
+		cancel()
+		return reply{}, err
+	}
+	go func() {
+		defer cancel()
+		_ = cmd.Wait() // what it says tells why it has failed
+		close(run.done)
+	}()
+	c.programs = append(c.programs, run)
+	return reply{Port: tcp, Launched: len(c.programs)}, nil
 }
 
 func (c *caller) endedOf(number int) reply {

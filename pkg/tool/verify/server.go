@@ -297,7 +297,7 @@ func (s *Server) ofRails(ctx context.Context, q request, c *caller) (reply, erro
 		}
 		return reply{}, s.throw(r, r.UDP, q.Throw.To, c.nonce)
 	case q.Launch != nil:
-		return c.launchOf(ctx, *q.Launch, rails)
+		return c.launch(ctx, *q.Launch, rails)
 	}
 	return reply{Name: s.Name, Nonce: c.nonce, Rails: rails}, nil
 }

@@ -151,15 +151,7 @@ func gatewayOf(a report.Answer) string {
 	return ""
 }
 
-// plane is a test of one rail of all pods.
-type plane struct {
-	check string
-	rail  int
-}
-
-func (p plane) compare(q plane) int { return cmp.Or(strings.Compare(p.check, q.check), p.rail-q.rail) }
-
-// grid is the results of a plane, by the positions of pods.
+// grid is the results of a test of one rail of all pods, by the positions of pods.
 type grid struct {
 	state         []byte
 	tests, failed []int // of each pod
@@ -227,7 +219,7 @@ type tally struct {
 	cells   map[spot]*Cell
 	ailing  map[spot]bool          // the pod itself has a fault
 	asked   map[column]int         // how many pods have a gateway
-	grids   map[plane]*grid        // tests of the same rail of two pods
+	grids   map[column]*grid       // tests of the same rail of two pods
 	first   map[kind]report.Answer // the first one of each kind
 }
 
@@ -241,7 +233,7 @@ type kind struct {
 func newTally(pods []string) *tally {
 	t := &tally{
 		pods: pods, at: map[string]int{}, all: len(pods) <= fewPods, ok: map[string]int{}, cells: map[spot]*Cell{},
-		ailing: map[spot]bool{}, asked: map[column]int{}, grids: map[plane]*grid{}, first: map[kind]report.Answer{},
+		ailing: map[spot]bool{}, asked: map[column]int{}, grids: map[column]*grid{}, first: map[kind]report.Answer{},
 	}
 	for i, name := range pods {
 		t.at[name] = i
@@ -305,7 +297,7 @@ func (t *tally) note(a report.Answer, s subject) {
 		t.asked[column{a.Check, gateway, s.rail}]++
 	}
 	if s.peer != "" && s.rail == s.far && a.Verdict != report.CannotTell {
-		of := plane{a.Check, s.rail}
+		of := column{check: a.Check, rail: s.rail}
 		if t.grids[of] == nil {
 			t.grids[of] = newGrid(len(t.pods))
 		}
