@@ -8,11 +8,15 @@ import (
 	"errors"
 	"fmt"
 	"net/netip"
+	"os"
+	"path/filepath"
+	"regexp"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/roce-cni/roce-cni/pkg/base/cnierr"
+	"github.com/roce-cni/roce-cni/pkg/plugin/conf"
 	"github.com/roce-cni/roce-cni/pkg/tool/gids"
 )
 
@@ -50,5 +54,50 @@ func TestWhatProgramsInAPodNeed(t *testing.T) {
 		if diff := cmp.Diff(c.want, got); diff != "" {
 			t.Errorf("%s (-want +got)\n%s", name, diff)
 		}
+	}
+}
+
+// TestBothPodsRunThePrograms has shell scripts in place of the programs. That of ib_write_bw fails
+// in both pods. Rail 1 has no GID.
+func TestBothPodsRunThePrograms(t *testing.T) {
+	w := newWorld(t, "a", "b")
+	dir := t.TempDir()
+	for name, script := range map[string]string{
+		"rping":       "case $1 in -s) exec sleep 60;; esac",
+		"ib_write_bw": `case $* in *172.16.1?.2) exit 1;; esac; echo no memory >&2; exit 1`,
+	} {
+		if err := os.WriteFile(filepath.Join(dir, name), []byte("#!/bin/sh\n"+script+"\n"), 0o700); err != nil { //nolint:gosec // a program
+			t.Fatal(err)
+		}
+	}
+	t.Setenv("PATH", dir+":"+os.Getenv("PATH"))
+	for i, p := range w.pods {
+		p.RDMA = func(context.Context) ([]gids.Rail, error) {
+			link, v4 := conf.LinkName("net1"), netip.MustParseAddr(fmt.Sprint("172.16.10.", i+1))
+			return []gids.Rail{{Link: link, Addr: netip.MustParseAddr("fd00::1"), Index: 1}, {Link: link, Addr: v4, Index: 5}}, nil
+		}
+	}
+	w.serve()
+	answers, err := w.pods[0].Test(t.Context(), w.pods[1].address, testKey, Tests{RDMA: true})
+	if err != nil {
+		t.Fatal(err)
+	}
+	var got []string
+	for _, a := range answers {
+		if a.Check == Handshake || a.Check == Bandwidth {
+			got = append(got, fmt.Sprintf("%s %s: %s%s", a.Verdict, a.Of, a.Found, a.Missing))
+		}
+	}
+	want := []string{
+		"ok rail 0 of a to b: rping connects by rdma_cm and transfers",
+		"problem rail 0 of a to b: ib_write_bw -d  -i 0 -x 5 -p PORT --size=65536 --iters=500 --report_gbits --CPU-freq 172.16.10.2: exit status 1: ; b says: no memory",
+		"cannot tell rail 1 of a to b: not testeda GID for 172.16.11.1 of a: rocectl doctor on its node",
+		"cannot tell rail 1 of a to b: not testeda GID for 172.16.11.1 of a: rocectl doctor on its node",
+	}
+	for i := range got {
+		got[i] = regexp.MustCompile(`-p \d+`).ReplaceAllString(got[i], "-p PORT")
+	}
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Errorf("(-want +got)\n%s", diff)
 	}
 }
