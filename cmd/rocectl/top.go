@@ -121,10 +121,10 @@ func (n *nodeFlags) usage() (out usage.Node, unreadable, err error) {
 }
 
 func (t *top) write(w io.Writer, uses []usage.Use) error {
-	table := t.format.Table(w, []string{"POD", "INTERFACE", "DEVICE", "QUEUE PAIRS", "CONTEXTS", "REGIONS", "MEMORY", "CONNECTIONS", "SENT", "RECEIVED"}, "PROCESSES")
+	table := t.format.Table(w, []string{"POD", "INTERFACE", "DEVICE", "QUEUE PAIRS", "CONTEXTS", "REGIONS", "MEMORY", "CONNECTIONS", "SENT", "RECEIVED"}, "CHARGED", "PROCESSES")
 	for _, u := range uses {
 		table.Row(u.User, u.Interface, u.Device, types(u.QueuePairs), u.Contexts, u.Regions, size(u.RegionBytes), u.Connections,
-			rate(u.Sent), rate(u.Received), processes(u.Processes))
+			rate(u.Sent), rate(u.Received), charged(u.Charged), processes(u.Processes))
 	}
 	if err := table.Print(); err != nil {
 		return err
@@ -171,6 +171,13 @@ func rate(r *usage.Rate) string {
 		return ""
 	}
 	return r.String()
+}
+
+func charged(c *usage.Charge) string {
+	if c == nil {
+		return ""
+	}
+	return fmt.Sprintf("%d handles, %d objects", c.Handles, c.Objects)
 }
 
 func processes(all []rdma.Process) string {

@@ -6,6 +6,7 @@ package rdma
 import (
 	"encoding/json"
 	"fmt"
+	"os"
 	"strings"
 	"testing"
 
@@ -44,6 +45,30 @@ func (n *node) top() []usage.Use {
 		n.t.Fatal(err)
 	}
 	return out
+}
+
+// TestSharedTopShowsWhatTheRDMAControllerCharges has a pod with a control group of its own.
+func TestSharedTopShowsWhatTheRDMAControllerCharges(t *testing.T) {
+	const root = "/sys/fs/cgroup"
+	if _, err := os.Stat(root + "/cgroup.controllers"); err != nil {
+		finally(t, "umount "+root)
+		run(t, "mount", "-t", "cgroup2", "cgroup2", root)
+	}
+	finally(t, "rmdir "+root+"/pod; echo -rdma >"+root+"/cgroup.subtree_control")
+	shell(t, "echo +rdma >"+root+"/cgroup.subtree_control; mkdir "+root+"/pod")
+	n := newNode(t, "shared")
+	a := n.attach(n.rail(0), n.pod())
+	a.mustAdd()
+	_, stop := background(t, "sh", "-ec", fmt.Sprintf("echo $$ >%s/pod/cgroup.procs; exec ip netns exec %s ibv_uc_pingpong -d rxe0 -g %d", root, a.pod.Name, a.index()))
+	var got []usage.Use
+	cnitest.Await(t, "the program has a queue pair", func() bool { got = n.top(); return len(got) == 1 && got[0].Total() == 1 })
+	want := shell(t, "cat "+root+"/pod/rdma.current")
+	if c := got[0].Charged; c == nil || c.Handles != 1 || c.Objects < 4 || !strings.HasPrefix(want, fmt.Sprintf("rxe0 hca_handle=%d hca_object=%d ", c.Handles, c.Objects)) {
+		t.Errorf("charged %+v, want %q", c, want)
+	}
+	contains(t, n.rocectl("top", "--once", "-o", "wide"), fmt.Sprintf("1 handles, %d objects", got[0].Charged.Objects))
+	stop()
+	a.mustDel()
 }
 
 func has(qps map[string]int, regions int, bytes uint64) usage.Use {

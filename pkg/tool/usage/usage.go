@@ -90,12 +90,21 @@ type Use struct {
 	// Held are GID indexes of attachments that are gone, which read as free. At DEL the user
 	// had queue pairs, which hold them until they end; the kernel does not say which ones do.
 	Held []calls.Held `json:"held,omitempty"`
+	// Charged is what the rdma controller has charged to the control group of the pod (cgroup
+	// v2); nil where it is off, and for other kinds.
+	Charged *Charge `json:"charged,omitempty"`
 	// Counted is what the driver has counted for these processes alone; nil if it does not.
 	Counted *Traffic `json:"counted,omitempty"`
 	// Sent and Received are rates: nil if nothing is counted for the user, and the device
 	// does not count or counts for several users with queue pairs.
 	Sent     *Rate `json:"sent,omitempty"`
 	Received *Rate `json:"received,omitempty"`
+}
+
+// Charge is a line of rdma.current.
+type Charge struct {
+	Handles int `json:"hcaHandles"` // contexts
+	Objects int `json:"hcaObjects"` // all others, such as queue pairs and regions
 }
 
 // Total returns the number of queue pairs.
@@ -141,6 +150,11 @@ func (n Node) Read(ctx context.Context) ([]Use, error) {
 			if err := r.moved(ctx, rec); err != nil {
 				return nil, err
 			}
+		}
+	}
+	for i := range r.uses {
+		if r.uses[i].Kind == Pod {
+			r.uses[i].Charged = r.charge(r.uses[i])
 		}
 	}
 	slices.SortFunc(r.uses, func(a, b Use) int {
@@ -307,4 +321,34 @@ func (r *read) process(pid uint32) rdma.Process {
 		r.processes[pid] = p
 	}
 	return p
+}
+
+// charge returns what the control groups of a pod's processes have. That of the pod, which has
+// its UID in its name, has the sum of its containers.
+func (r *read) charge(u Use) *Charge {
+	groups := map[string]bool{}
+	for _, p := range u.Processes {
+		b, _ := fs.ReadFile(r.Proc, fmt.Sprintf("%d/cgroup", p.PID)) // it may have ended
+		_, group, _ := strings.Cut("\n"+string(b), "\n0::/")
+		group, _, _ = strings.Cut(group, "\n")
+		for dir := group; u.Pod.UID != "" && dir != "."; dir = path.Dir(dir) {
+			if strings.Contains(strings.ReplaceAll(path.Base(dir), "_", "-"), u.Pod.UID) { // systemd has _
+				group = dir
+			}
+		}
+		groups[group] = true
+	}
+	var sum *Charge
+	for group := range groups {
+		b, _ := fs.ReadFile(r.Sys, path.Join("fs/cgroup", group, "rdma.current")) // the controller may be off
+		for line := range strings.Lines(string(b)) {
+			var c Charge
+			device, values, _ := strings.Cut(line, " ")
+			if _, err := fmt.Sscanf(values, "hca_handle=%d hca_object=%d", &c.Handles, &c.Objects); err == nil && device == u.Device {
+				sum = cmp.Or(sum, &Charge{})
+				sum.Handles, sum.Objects = sum.Handles+c.Handles, sum.Objects+c.Objects
+			}
+		}
+	}
+	return sum
 }

@@ -86,7 +86,7 @@ func node(t *testing.T, proc fstest.MapFS) Node {
 		Plan: plan.Plan{Ops: plan.OnHost(plan.GID{Device: plan.RDMADevice{Name: "rxe0"}, Targets: []plan.GIDTarget{{Link: "net1", Addr: netip.MustParseAddr("172.16.0.11")}}})},
 	}
 	return Node{
-		Proc: proc, Records: []record.Record{pod},
+		Sys: fstest.MapFS{}, Proc: proc, Records: []record.Record{pod},
 		Dial: func() (*nldev.Conn, error) { return nldev.New(recorded(t)), nil },
 	}
 }
@@ -158,6 +158,48 @@ func TestIndexesOfADeletedPodAreThoseOfItsPrograms(t *testing.T) {
 	}
 	if row := rows(uses)[1]; row.Kind != "gone" || row.Pod != "p2" || row.HeldGIDs != 1 {
 		t.Errorf("the row is %+v", row)
+	}
+}
+
+// The rdma controller counts for a pod: in its slice, of which its containers are parts, or for
+// a pod without UID in the groups of its processes. It is off in the last case.
+func TestChargeIsThatOfTheControlGroupsOfThePod(t *testing.T) {
+	t.Parallel()
+	const uid = "0a1b2c3d-1111-2222-3333-444455556666"
+	const slice = "kubepods.slice/kubepods-pod0a1b2c3d_1111_2222_3333_444455556666.slice"
+	current := func(handles int) *fstest.MapFile {
+		return &fstest.MapFile{Data: fmt.Appendf(nil, "rxe1 hca_handle=9 hca_object=9\nrxe0 hca_handle=%d hca_object=%d\n", handles, 10*handles)}
+	}
+	for name, c := range map[string]struct {
+		uid    string
+		groups [2]string
+		sys    fstest.MapFS
+		want   *Charge
+	}{
+		"the slice of the pod":    {uid, [2]string{"0::/" + slice + "/a.scope\n", "0::/" + slice + "/b.scope/inner\n"}, fstest.MapFS{slice + "/rdma.current": current(3), slice + "/a.scope/rdma.current": current(1)}, &Charge{3, 30}},
+		"cgroupfs":                {uid, [2]string{"4:rdma:/x\n0::/kubepods/pod" + uid + "/a\n", "0::/kubepods/pod" + uid + "/b\n"}, fstest.MapFS{"kubepods/pod" + uid + "/rdma.current": current(2)}, &Charge{2, 20}},
+		"a pod without UID":       {"", [2]string{"0::/a\n", "0::/b\n"}, fstest.MapFS{"a/rdma.current": current(1), "b/rdma.current": current(1)}, &Charge{2, 20}},
+		"the group of all":        {"", [2]string{"0::/\n", "0::/\n"}, fstest.MapFS{}, nil},
+		"the controller is off":   {uid, [2]string{"0::/" + slice + "/a.scope\n", ""}, fstest.MapFS{"kubepods.slice/rdma.current": current(1)}, nil},
+		"another device alone":    {"", [2]string{"0::/a\n", ""}, fstest.MapFS{"a/rdma.current": {Data: []byte("rxe1 hca_handle=9 hca_object=9\n")}}, nil},
+		"a line that is not read": {"", [2]string{"0::/a\n", ""}, fstest.MapFS{"a/rdma.current": {Data: []byte("rxe0 hca_handle=max\n")}}, nil},
+	} {
+		n := node(t, fstest.MapFS{
+			"189/ns/net": link("net:[77]"), "188/ns/net": link("net:[77]"), "189/cgroup": {Data: []byte(c.groups[0])}, "188/cgroup": {Data: []byte(c.groups[1])},
+		})
+		n.Records[0].Pod.UID = c.uid
+		sys := fstest.MapFS{}
+		for name, file := range c.sys {
+			sys["fs/cgroup/"+name] = file
+		}
+		n.Sys = sys
+		uses, err := n.Read(t.Context())
+		if err != nil || len(uses) != 1 {
+			t.Fatalf("%s: %+v, error %v", name, uses, err)
+		}
+		if diff := cmp.Diff(c.want, uses[0].Charged); diff != "" {
+			t.Errorf("%s: (-want +got)\n%s", name, diff)
+		}
 	}
 }
 
