@@ -288,10 +288,8 @@ func (w serviceWatcher) watch(ctx context.Context, see func([]netip.Prefix, erro
 			return
 		case <-changed:
 		}
-		for !objects.HasSynced() {
-			if plugin.Wait(ctx, listedEvery) != nil {
-				return
-			}
+		if !cache.WaitForCacheSync(ctx.Done(), objects.HasSynced) {
+			return
 		}
 		says.note(nil)
 		see(w.cidrs(objects.GetStore()), nil)

@@ -52,24 +52,17 @@ type node struct {
 		Taints []core.Taint `json:"taints"`
 	} `json:"spec"`
 	Status struct {
-		NodeInfo struct {
-			MachineID string `json:"machineID"`
-		} `json:"nodeInfo"`
-		Conditions []struct {
-			Type    string `json:"type"`
-			Status  string `json:"status"`
-			Reason  string `json:"reason"`
-			Message string `json:"message"`
-		} `json:"conditions"`
+		NodeInfo   core.NodeSystemInfo  `json:"nodeInfo"`
+		Conditions []core.NodeCondition `json:"conditions"`
 	} `json:"status"`
 }
 
 func (n node) node() Node {
 	out := Node{Name: n.Metadata.Name, UID: n.Metadata.UID, Labels: n.Metadata.Labels, MachineID: n.Status.NodeInfo.MachineID}
 	for _, c := range n.Status.Conditions {
-		out.Ready = out.Ready || c.Type == "Ready" && c.Status == "True"
+		out.Ready = out.Ready || c.Type == core.NodeReady && c.Status == core.ConditionTrue
 		if c.Type == RailsCondition {
-			out.Rails = fleet.Condition{Status: c.Status, Reason: c.Reason, Message: c.Message}
+			out.Rails = fleet.Condition{Status: string(c.Status), Reason: c.Reason, Message: c.Message}
 		}
 	}
 	out.Tainted = slices.ContainsFunc(n.Spec.Taints, isRailTaint)

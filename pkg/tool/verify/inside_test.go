@@ -66,7 +66,7 @@ func TestBothPodsRunThePrograms(t *testing.T) {
 		"rping":       "case $1 in -s) exec sleep 60;; esac",
 		"ib_write_bw": `case $* in *172.16.1?.2) exit 1;; esac; echo no memory >&2; exit 1`,
 	} {
-		if err := os.WriteFile(filepath.Join(dir, name), []byte("#!/bin/sh\n"+script+"\n"), 0o700); err != nil { //nolint:gosec // a program
+		if err := os.WriteFile(filepath.Join(dir, name), []byte("#!/bin/sh\n"+script+"\n"), 0o700); err != nil {
 			t.Fatal(err)
 		}
 	}
