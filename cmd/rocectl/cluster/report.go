@@ -7,6 +7,7 @@ import (
 	"context"
 	"errors"
 	"log/slog"
+	"os"
 	"reflect"
 	"slices"
 	"strings"
@@ -19,6 +20,7 @@ import (
 	"github.com/roce-cni/roce-cni/pkg/cluster/fleet"
 	"github.com/roce-cni/roce-cni/pkg/tool/lldp"
 	"github.com/roce-cni/roce-cni/pkg/tool/nic"
+	"github.com/roce-cni/roce-cni/pkg/tool/usage"
 )
 
 const (
@@ -164,11 +166,13 @@ func (r *reporter) rails() []agent.Rail {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	var out []agent.Rail
+	traffic := usage.Node{Sys: os.DirFS("/sys")}.Traffic(time.Now())
 	for _, p := range r.seen {
 		if p.Rail != nil && *p.Rail < fleet.MaxRails {
+			t := traffic[usage.Source{Device: p.Device}]
 			out = append(out, agent.Rail{
 				Number: *p.Rail, Netdev: clean(string(p.Netdev), 15), Device: clean(p.Device, 63), Up: p.State == "ACTIVE" || p.State == nic.Away, GIDs: p.GIDs.Used, GIDTable: p.GIDs.Size,
-				Ready: len(r.faults[clean(string(p.Netdev), 15)]) == 0,
+				Ready: len(r.faults[clean(string(p.Netdev), 15)]) == 0, Sent: t.Sent, Received: t.Received, Unit: t.Unit,
 			})
 		}
 	}

@@ -46,6 +46,8 @@ func TestStartClaimsABlockAndWritesTheFile(t *testing.T) {
 			`roce_cni_pool_ready{pool="compute"} 1`,
 			`roce_cni_rail_up{device="mlx5_0",netdev="ens1",rail="0"} 1`, `roce_cni_rail_up{device="mlx5_1",netdev="ens2",rail="1"} 0`,
 			`roce_cni_rail_ready{device="mlx5_0",netdev="ens1",rail="0"} 1`, `roce_cni_rail_ready{device="mlx5_1",netdev="ens2",rail="1"} 0`,
+			`roce_cni_rail_traffic_total{device="mlx5_0",direction="sent",netdev="ens1",rail="0",unit="bytes"} 1500`,
+			`roce_cni_rail_traffic_total{device="mlx5_0",direction="received",netdev="ens1",rail="0",unit="bytes"} 7`,
 			`roce_cni_rail_gids_used{device="mlx5_1",netdev="ens2",rail="1"} 2`, `roce_cni_rail_gids_size{device="mlx5_1",netdev="ens2",rail="1"} 32`,
 			`roce_cni_blocks_lost_total{pool="compute"} 0`,
 		)
