@@ -81,6 +81,8 @@ func table() [][3]string {
 		{"`rocectl heal` with `all` sets lost addresses and interfaces again, and gives the pods of a device that was made again their indexes.", "", "a pod, \"heal\": \"all\" and rocectl heal: ip addr del in the pod, then a reset of the device"},
 		{"A queue pair with the GID of another pod is told once; own GIDs, those of the host, and programs of the host are not told.", "", "two pods, rdma.foreignGID \"tell\" and rocectl heal: a program of one uses the index of the other"},
 		{"The probe: 20,000 uses of GIDs, and what a kill of the healer leaves.", "", "rdma.foreignGID \"tell\" and a job that makes many connections: CPU of rocectl heal, and /sys/kernel/tracing/kprobe_events after a kill"},
+		{"`rocectl gids` names the index that a program of a deleted pod holds. The kernel shows it as free, and gives the next pod another one.", "", "a pod that is deleted while a program in its namespace has a queue pair"},
+		{"`rocectl top -o wide`: what the rdma controller of cgroup v2 charges to a pod.", "", "the rdma controller in cgroup.subtree_control down to the slice of the pod"},
 		{"`rocectl top`: queue pairs, contexts, memory regions and their bytes of two pods; rates of the only pod of a device.", "", "two pods with traffic: compare rocectl top with what their programs say"},
 		{"`rocectl top`: packets of two pods that share a device, by counters that are bound to programs (`integration/vm/module/rxe_counters.c`).", "", "Linux 6.15, the commands of docs/rdma.md, and two pods with traffic"},
 		{"`rocectl env` names a port that lost RoCE, on the node and in the pod.", "", "a pod that runs while RoCE is turned off on its NIC: the kit changes no NIC"},
