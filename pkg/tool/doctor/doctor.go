@@ -36,7 +36,7 @@ type Check struct {
 func Checks() []Check {
 	return []Check{
 		{
-			"machine-id", (*look).machineID, "has the node a machine ID?",
+			"machine-id", (*look).machineID, "does the node have a machine ID?",
 			"MACs and blocks of addresses are told apart by machine ID and host name; rocectl agent claims nothing without one",
 		},
 		{
@@ -52,7 +52,7 @@ func Checks() []Check {
 			"after an update of the kernel the drivers of OFED are often not built for it, and the kernel's own run with other features and other limits than those that were tested",
 		},
 		{
-			"rdma-devices", (*look).rdmaDevices, "has the node RDMA devices?",
+			"rdma-devices", (*look).rdmaDevices, "does the node have RDMA devices?",
 			"without one there is no RoCE: networks with rdma.mode other than off fail with error 103",
 		},
 		{
@@ -68,7 +68,7 @@ func Checks() []Check {
 			"RoCE packets then carry less than 4096 bytes, so the NIC sends up to four times as many for the same data; connections between ends of different MTU may fail",
 		},
 		{
-			"rdma-bond", (*look).rdmaBond, "has each bond of RoCE NICs an RDMA device of its own?",
+			"rdma-bond", (*look).rdmaBond, "does each bond of RoCE NICs have an RDMA device of its own?",
 			"the GIDs of addresses on the bond and its children then belong to one slave, and connections do not survive when that one fails",
 		},
 		{
@@ -76,19 +76,19 @@ func Checks() []Check {
 			"in switchdev mode the interface of the NIC has no RoCE for macvlan children: error 103; SR-IOV networks behind roce work",
 		},
 		{
-			"vf-trust", (*look).vfTrust, "are VFs of the node trusted and without spoof check, as parents need it?",
+			"vf-trust", (*look).vfTrust, "are VFs of the node trusted and without spoof check, as the parent of a macvlan needs to be?",
 			"a macvlan child has a MAC of its own, and a VF without these settings drops its frames: the gateway does not answer (error 106)",
 		},
 		{
-			"nic-firmware", (*look).nicFirmware, "have RoCE NICs of one driver the same version of driver and firmware?",
+			"nic-firmware", (*look).nicFirmware, "do RoCE NICs of the same driver have the same driver and firmware version?",
 			"rails behave differently, and a collective is as slow as its slowest rail",
 		},
 		{
-			"nic-qos", (*look).nicQoS, "have all RoCE NICs the same settings of PFC, DSCP and ECN, and do these fit together?",
+			"nic-qos", (*look).nicQoS, "do all RoCE NICs have the same settings of PFC, DSCP and ECN, and do these fit together?",
 			"a rail with other settings than its switch port loses packets under load, and is then much slower than the others; docs/lossless.md says what belongs together",
 		},
 		{
-			"pcie-link", (*look).pcieLink, "has each NIC the PCIe speed and width that it can have?",
+			"pcie-link", (*look).pcieLink, "does each NIC run at the PCIe speed and width that it is capable of?",
 			"the NIC cannot reach the speed of its port: half the width or one generation less halves what passes",
 		},
 		{
@@ -104,7 +104,7 @@ func Checks() []Check {
 			"an address without a place in the table has no RDMA: ADD fails with error 108 when the table is full",
 		},
 		{
-			"rdma-files", (*look).charDevices, "has each RDMA device its files uverbs, umad and rdma_cm in /dev/infiniband?",
+			"rdma-files", (*look).charDevices, "does each RDMA device have its files uverbs, umad and rdma_cm in /dev/infiniband?",
 			"programs open the device by these files; a device plugin hands them to pods, and offers no device that lacks one",
 		},
 		{
@@ -152,11 +152,11 @@ func Checks() []Check {
 			"its rules win over those of roce, and it moves the route to the subnet: programs that bind no address cannot reach the rail",
 		},
 		{
-			"device-plugin", (*look).devicePlugin, "has each resource of a device plugin devices on this node?",
+			"device-plugin", (*look).devicePlugin, "does each resource of a device plugin have devices on this node?",
 			"pods that request the resource stay Pending (\"Insufficient ...\"); unprivileged pods get their RDMA device files from it",
 		},
 		{
-			"pools", (*look).poolFill, "have the RailPools addresses left on this node?",
+			"pools", (*look).poolFill, "do the RailPools have addresses left on this node?",
 			"pods do not start when there is none left (error 101), or while the node has no block of the pool (error 11)",
 		},
 		{
