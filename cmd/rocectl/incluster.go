@@ -68,7 +68,8 @@ func (c inCluster) run(cmd *cobra.Command, pod string) (err error) {
 		return err
 	}
 	args := []string{"exec", "--container=agent", agent.Name}
-	if w := cmd.Flag("watch"); w != nil && w.Changed {
+	watch := cmd.Flag("watch") != nil && cmd.Flag("watch").Changed
+	if watch {
 		args = append(args, "-it")
 	}
 	args = append(args, "--", "/rocectl", cmd.Name())
@@ -81,7 +82,7 @@ func (c inCluster) run(cmd *cobra.Command, pod string) (err error) {
 		args = append(args, "--", pod)
 	}
 	call := kubectlIn{c.namespace, c.Kubectl}.kubectl(cmd, args...)
-	out, errOut := &said{to: cmd.OutOrStdout()}, &said{to: cmd.ErrOrStderr()}
+	out, errOut := &said{to: cmd.OutOrStdout(), endless: watch}, &said{to: cmd.ErrOrStderr(), endless: watch}
 	call.Stdin, call.Stdout, call.Stderr = cmd.InOrStdin(), out, errOut
 	err = call.Run()
 	if err := errors.Join(out.end(), errOut.end()); err != nil {
@@ -94,11 +95,13 @@ func (c inCluster) run(cmd *cobra.Command, pod string) (err error) {
 }
 
 // said writes what a container says, in lines that a terminal does not obey, and up to a limit: who
-// has taken over the node of the container chooses what that is.
+// has taken over the node of the container chooses what that is. What is endless has a limit for
+// each line.
 type said struct {
-	to   io.Writer
-	line []byte // that has not ended yet
-	n    int
+	to      io.Writer
+	endless bool
+	line    []byte // that has not ended yet
+	n       int
 }
 
 const mostSaid = 64 << 20
@@ -119,6 +122,9 @@ func (s *said) Write(b []byte) (int, error) {
 		lines.WriteString(report.Printable(text) + line[len(text):])
 	}
 	s.line = s.line[ended:]
+	if s.endless {
+		s.n = len(s.line)
+	}
 	_, err := io.WriteString(s.to, lines.String())
 	return len(b), err
 }

@@ -63,11 +63,13 @@ func TestATerminalDoesNotObeyAnAgent(t *testing.T) {
 	dir := t.TempDir()
 	t.Setenv("PATH", dir+":"+os.Getenv("PATH"))
 	for name, tt := range map[string]struct{ says, out, errOut string }{
-		"escapes":       {`printf 'a\033[2J\302\233\rb\n' ; printf '\033]0;x\007' >&2; exit 1`, "a?[2J??b\n", "?]0;x?\n"},
-		"JSON":          {`printf '[\n {"error": "\\u001b \303\251"}\n]\n'`, "[\n {\"error\": \"\\u001b é\"}\n]\n", ""},
-		"a terminal":    {`printf 'a\r\nb\r\n'`, "a\r\nb\r\n", ""},
-		"endless":       {`exec yes`, "y\ny\n", "rocectl[5] ask agent \"agent-x\": it says more than 64 MiB\nhint: "},
-		"endless error": {`exec tr '\0' x </dev/zero >&2`, "", "rocectl[5] ask agent \"agent-x\": it says more than 64 MiB\nhint: "},
+		"watched all day": {`yes x | head -c 68000000`, "x\nx\n", ""},
+		"a watched line":  {`exec tr '\0' x </dev/zero`, "", "rocectl[5] ask agent \"agent-x\": it says more than 64 MiB\nhint: "},
+		"escapes":         {`printf 'a\033[2J\302\233\rb\n' ; printf '\033]0;x\007' >&2; exit 1`, "a?[2J??b\n", "?]0;x?\n"},
+		"JSON":            {`printf '[\n {"error": "\\u001b \303\251"}\n]\n'`, "[\n {\"error\": \"\\u001b é\"}\n]\n", ""},
+		"a terminal":      {`printf 'a\r\nb\r\n'`, "a\r\nb\r\n", ""},
+		"endless":         {`exec yes`, "y\ny\n", "rocectl[5] ask agent \"agent-x\": it says more than 64 MiB\nhint: "},
+		"endless error":   {`exec tr '\0' x </dev/zero >&2`, "", "rocectl[5] ask agent \"agent-x\": it says more than 64 MiB\nhint: "},
 	} {
 		script := `#!/bin/sh
 case "$*" in
@@ -80,12 +82,16 @@ esac
 		}
 		var out, errOut bytes.Buffer
 		cmd := root(&out, &errOut)
-		cmd.SetArgs([]string{"trace", "--cluster", "--node=gpu-1"})
+		args := []string{"trace", "--cluster", "--node=gpu-1"}
+		if strings.Contains(name, "watched") {
+			args = append(args, "--watch")
+		}
+		cmd.SetArgs(args)
 		if called, err := cmd.ExecuteC(); err != nil {
 			cli.PrintError(&errOut, called, err)
 		}
 		got, said := out.String(), errOut.String()
-		if strings.HasPrefix(name, "endless") {
+		if strings.HasPrefix(name, "endless") || strings.Contains(name, "watched") {
 			got, said = got[:min(len(got), len(tt.out))], said[max(0, strings.Index(said, tt.errOut)):]
 		}
 		if got != tt.out || !strings.HasPrefix(said, tt.errOut) || tt.errOut == "" && said != "" {

@@ -60,8 +60,11 @@ type reporter struct {
 	mu     sync.Mutex
 	heard  map[string]fleet.Connection
 	silent map[string]bool // whether a switch was heard once and is not any more, if one was
-	seen   []nic.Details   // at the last look
+	seen   []nic.Details   // at the last look, as is traffic
 	faults map[string][]fleet.Fault
+	// traffic is not read for the metrics, because each client of the network can ask for these,
+	// and drivers ask the firmware of the NIC.
+	traffic map[usage.Source]usage.Traffic
 }
 
 func newReporter(node string, every time.Duration, unused []string, publish func(context.Context, string, fleet.Report) error, log *slog.Logger) *reporter {
@@ -103,6 +106,7 @@ func (r *reporter) run(ctx context.Context) {
 
 // look notes what a look has found, and returns the faults that are confirmed.
 func (r *reporter) look(ports []nic.Details) map[string][]fleet.Fault {
+	traffic := usage.Node{Sys: os.DirFS("/sys")}.Traffic(time.Now())
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	found := map[string][]fleet.Fault{}
@@ -111,7 +115,7 @@ func (r *reporter) look(ports []nic.Details) map[string][]fleet.Fault {
 			found[name] = faultsOf(p, r.silent[string(p.Netdev)])
 		}
 	}
-	r.seen, r.faults = ports, r.flaps.Look(r.now(), found)
+	r.seen, r.traffic, r.faults = ports, traffic, r.flaps.Look(r.now(), found)
 	return r.faults
 }
 
@@ -166,10 +170,9 @@ func (r *reporter) rails() []agent.Rail {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	var out []agent.Rail
-	traffic := usage.Node{Sys: os.DirFS("/sys")}.Traffic(time.Now())
 	for _, p := range r.seen {
 		if p.Rail != nil && *p.Rail < fleet.MaxRails {
-			t := traffic[usage.Source{Device: p.Device}]
+			t := r.traffic[usage.Source{Device: p.Device}]
 			out = append(out, agent.Rail{
 				Number: *p.Rail, Netdev: clean(string(p.Netdev), 15), Device: clean(p.Device, 63), Up: p.State == "ACTIVE" || p.State == nic.Away, GIDs: p.GIDs.Used, GIDTable: p.GIDs.Size,
 				Ready: len(r.faults[clean(string(p.Netdev), 15)]) == 0, Sent: t.Sent, Received: t.Received, Unit: t.Unit,

@@ -77,6 +77,7 @@ func templates() map[string][]change {
 			{"automountServiceAccountToken: false\n", pullSecrets + selector(".Values.agent.nodeSelector") + "automountServiceAccountToken: false\n"},
 		},
 		"pod-label/class.yaml": {
+			{"roce-cni.io/rails: rails get. For another network, write\n# another ConfigMap with the value of that label as its name.\n", "roce-cni.io/rails: {{ $name }} get.\n"},
 			{"name: rails\n", "name: {{ quote $name }}\n"},
 			{"namespace: roce-cni\n", "namespace: {{ $.Release.Namespace }}\n"},
 			{"network: rails ", "network: {{ quote $class.network }} "},
@@ -86,6 +87,7 @@ func templates() map[string][]change {
 		},
 		"pod-label/policy.yaml": {
 			namespace,
+			{"write\n# v1beta1 in place of v1 for the two objects of kind MutatingAdmissionPolicy.\n", "set\n# podLabel.apiVersion to v1beta1.\n"},
 			{"/v1\nkind: Mutating", "/{{ .Values.podLabel.apiVersion }}\nkind: Mutating"},
 			{"the namespace roce-cni has", "the namespace {{ .Release.Namespace }} has"},
 		},
