@@ -6,7 +6,6 @@ package main
 import (
 	"bytes"
 	"cmp"
-	"context"
 	"errors"
 	"fmt"
 	"io"
@@ -48,13 +47,13 @@ func gidsCommand(node *nodeFlags) *cobra.Command {
 					"load the driver of the node's RDMA NICs; rdma link shows their devices", "the node has no RDMA device")
 			}
 			if err == nil {
-				uses, fault := node.addHeld(cmd.Context(), tables)
+				uses, fault := node.uses(cmd.Context()) // the tables are true without them
+				addHeld(tables, uses)
 				err = format.Print(cmd.OutOrStdout(), tables, func(w io.Writer) error {
 					writeErr := writeTables(format, w, tables)
 					writeStrangers(w, uses)
-					return writeErr
+					return errors.Join(writeErr, fault)
 				})
-				err = errors.Join(err, fault)
 			}
 			return errors.Join(err, unreadable)
 		},
@@ -87,24 +86,19 @@ func writeTables(f cli.Format, w io.Writer, tables []gids.Table) error {
 	return cli.Written(err)
 }
 
-// addHeld adds to the tables of the host which indexes the users of their devices may hold, and
-// returns the users.
-func (n *nodeFlags) addHeld(ctx context.Context, tables []gids.Table) ([]usage.Use, error) {
-	node, _, err := n.usage()
-	if err != nil {
-		return nil, err
-	}
-	uses, err := node.Read(ctx)
+// addHeld adds to the tables of the host which indexes without an entry the users of their
+// devices may hold.
+func addHeld(tables []gids.Table, uses []usage.Use) {
 	for _, u := range uses {
 		for _, h := range u.Held {
 			for i, t := range tables {
-				if t.Holder == nil && t.Device == h.Device && t.Port == h.Port {
+				used := slices.ContainsFunc(t.Entries, func(e gids.Entry) bool { return e.Index == h.Index })
+				if t.Holder == nil && t.Device == h.Device && t.Port == h.Port && !used {
 					tables[i].Held = append(t.Held, gids.Held{Index: h.Index, Pod: u.Pod, ContainerID: u.ContainerID, Processes: u.Processes})
 				}
 			}
 		}
 	}
-	return uses, err
 }
 
 // writeStrangers names the programs in namespaces without a record that have queue pairs. The

@@ -9,10 +9,12 @@ import (
 	"testing"
 
 	"github.com/roce-cni/roce-cni/cmd/internal/cli"
+	"github.com/roce-cni/roce-cni/pkg/plugin/calls"
 	"github.com/roce-cni/roce-cni/pkg/plugin/conf"
 	"github.com/roce-cni/roce-cni/pkg/plugin/rdma"
 	"github.com/roce-cni/roce-cni/pkg/plugin/rdma/gidtable"
 	"github.com/roce-cni/roce-cni/pkg/tool/gids"
+	"github.com/roce-cni/roce-cni/pkg/tool/usage"
 )
 
 // TestNamesOfPodsCannotChangeTheTableOfGIDs has names that a terminal would obey, and that
@@ -54,5 +56,15 @@ func TestTheTableOfGIDsSaysWhatProgramsOfDeletedPodsHold(t *testing.T) {
 		"# rxe0/1: index 5, which ml/p1 has lost, stays taken while a queue pair uses it: process 7 (?x)\n"
 	if got != want {
 		t.Errorf("got\n%swant\n%s", got, want)
+	}
+}
+
+// The driver hides the entry at index 4 from the host, and shows it to its pod.
+func TestAnIndexWithAnEntryIsNotHeld(t *testing.T) {
+	t.Parallel()
+	tables := []gids.Table{{Device: "rxe0", Port: 1, Entries: []gids.Entry{{Index: 4}}}, {Device: "rxe0", Port: 1, Holder: &gids.Owner{}}}
+	addHeld(tables, []usage.Use{{Held: []calls.Held{{Device: "rxe0", Port: 1, Index: 4}, {Device: "rxe0", Port: 1, Index: 5}}}})
+	if held := tables[0].Held; len(held) != 1 || held[0].Index != 5 || tables[1].Held != nil {
+		t.Errorf("held are %+v and %+v, want only index 5 of the host", held, tables[1].Held)
 	}
 }

@@ -138,15 +138,7 @@ func clock() pace.Clock { return pace.Clock{Now: plugin.BootTime, Rand: rand.Flo
 // watch starts what looks at the queue pairs of pods. dir is the state folder.
 func (d duties) watch(ctx context.Context, all *sync.WaitGroup, log *slog.Logger, node *nodeFlags, dir string) {
 	if d.count {
-		all.Go(func() {
-			usage.Count(ctx, counts.File{Dir: dir}, log, func(ctx context.Context) ([]usage.Use, error) {
-				n, _, err := node.usage() // the pod of a record that cannot be read is unknown
-				if err != nil {
-					return nil, err
-				}
-				return n.Read(ctx)
-			}, plugin.Wait)
-		})
+		all.Go(func() { usage.Count(ctx, counts.File{Dir: dir}, log, node.uses, plugin.Wait) })
 	}
 	if d.tellForeigns {
 		watcher := foreign.New(foreign.Config{

@@ -116,8 +116,17 @@ func (n *nodeFlags) usage() (out usage.Node, unreadable, err error) {
 	}
 	rows, unreadable := attachments(records)
 	return usage.Node{
-		Sys: os.DirFS("/sys"), Proc: os.DirFS("/proc"), Records: slices.DeleteFunc(rows, ended), Calls: calls.File{Dir: records.Dir},
+		Sys: os.DirFS("/sys"), Proc: os.DirFS("/proc"), Records: slices.DeleteFunc(rows, ended), BootID: records.BootID, Calls: calls.File{Dir: records.Dir},
 	}, unreadable, nil
+}
+
+// uses returns what users have. The pod of a record that cannot be read is unknown.
+func (n *nodeFlags) uses(ctx context.Context) ([]usage.Use, error) {
+	node, _, err := n.usage()
+	if err != nil {
+		return nil, err
+	}
+	return node.Read(ctx)
 }
 
 func (t *top) write(w io.Writer, uses []usage.Use) error {

@@ -147,7 +147,7 @@ func (a *Agent) collectPods(out chan<- prometheus.Metric) {
 	if err != nil || a.Date().After(c.Until) { // the healer logs why it does not write
 		return
 	}
-	queuePairs := desc("rdma_queue_pairs", "Queue pairs of a user of an RDMA device, by type. Kind is pod, gone for programs that outlive their pod, host, kernel, unknown for those in another namespace without a record, or others for the pods beyond the limit.", "kind", "namespace", "pod", "device", "type")
+	queuePairs := desc("rdma_queue_pairs", "Queue pairs of a user of an RDMA device, by type. Kind is pod, gone for programs of a pod that has no attachment any more, host, kernel, unknown for those in another namespace without a record, or others for the pods beyond the limit.", "kind", "namespace", "pod", "device", "type")
 	contexts := desc("rdma_contexts", "How often the programs of a user have opened an RDMA device.", "kind", "namespace", "pod", "device")
 	regions := desc("rdma_regions", "Memory regions of a user on an RDMA device.", "kind", "namespace", "pod", "device")
 	bytes := desc("rdma_region_bytes", "Bytes of the memory regions of a user on an RDMA device.", "kind", "namespace", "pod", "device")

@@ -99,10 +99,12 @@ func (n Node) tellUsers(ctx context.Context, rec record.Record) {
 	if len(users) == 0 || n.Held == nil {
 		return
 	}
+	h := calls.Held{Netns: rec.NetnsID.Ino, BootID: n.Records.BootID, Since: n.Now()}
 	for g := range plan.All[plan.GID](rec.Plan.Ops) {
 		for _, t := range g.Targets {
 			if t.Index != nil {
-				n.Held(calls.Held{Device: g.Device.Name, Port: g.Device.Port, Index: *t.Index, Netns: rec.NetnsID.Ino})
+				h.Device, h.Port, h.Index = g.Device.Name, g.Device.Port, *t.Index
+				n.Held(h)
 			}
 		}
 	}

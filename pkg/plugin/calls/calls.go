@@ -67,6 +67,9 @@ type Held struct {
 	Port   uint32 `json:"port"`
 	Index  int    `json:"index"`
 	Netns  uint64 `json:"netns"` // the inode of the programs' network namespace
+	// BootID and Since, of CLOCK_BOOTTIME, say when: later the kernel may use the inode again.
+	BootID string        `json:"bootID"`
+	Since  time.Duration `json:"since"` // in nanoseconds
 }
 
 // Step is a part of a call.
@@ -163,6 +166,18 @@ func (f File) After(m Mark) ([]Call, Mark, error) {
 		}
 	}
 	return out, m, nil
+}
+
+// Held returns the calls with Held, the last one last. Errors: those of After.
+func (f File) Held() (out []Call, err error) {
+	lines, err := f.read()
+	for line := range bytes.Lines(lines) {
+		var c Call
+		if bytes.Contains(line, []byte(`"held":`)) && json.Unmarshal(line, &c) == nil && len(c.Held) > 0 {
+			out = append(out, c)
+		}
+	}
+	return out, err
 }
 
 // read reads both parts, and again if the newer one became the older one meanwhile.

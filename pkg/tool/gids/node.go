@@ -334,7 +334,8 @@ type Table struct {
 	Size    int     `json:"size"`
 	Hidden  bool    `json:"hidden,omitempty"` // see Port
 	Entries []Entry `json:"entries"`
-	// Held are GID indexes without an entry that are perhaps not free. Tables leaves them out.
+	// Held are GID indexes without an entry that are perhaps not free. Tables leaves them out,
+	// and so does rocectl gids if it cannot read the users of devices.
 	Held []Held `json:"held,omitempty"`
 	// Twice has the addresses with several entries of one type, and the GID indexes
 	// of these entries. Then several interfaces have the same address. Link-local

@@ -5,6 +5,7 @@ package usage
 
 import (
 	"context"
+	"errors"
 	"log/slog"
 	"time"
 
@@ -24,8 +25,8 @@ func Count(ctx context.Context, file counts.File, log *slog.Logger, look func(co
 		began := time.Now()
 		uses, err := look(ctx)
 		pause := max(countEvery, 20*time.Since(began))
-		if err == nil {
-			err = file.Write(counts.Counts{Until: time.Now().Add(3 * pause).UTC(), Rows: counts.Bounded(rows(uses))})
+		if err == nil || uses != nil {
+			err = errors.Join(err, file.Write(counts.Counts{Until: time.Now().Add(3 * pause).UTC(), Rows: counts.Bounded(rows(uses))}))
 		}
 		text := ""
 		if err != nil && ctx.Err() == nil {

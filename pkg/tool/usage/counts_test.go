@@ -34,6 +34,9 @@ func TestACountStaysWhileLooksFailAndTakesATwentiethOfTheTime(t *testing.T) {
 			case looks <= 6:
 				return nil, errors.New("netlink is away")
 			}
+			if looks == 7 {
+				return []Use{{Device: "rxe0", User: User{Kind: Host}}}, errors.New("netlink is away") // beside the uses
+			}
 			return []Use{{Device: "rxe0", User: User{Kind: Host}}}, nil
 		}
 		Count(ctx, file, slog.New(slog.NewTextHandler(&log, nil)), look, func(_ context.Context, d time.Duration) error {

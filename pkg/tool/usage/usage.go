@@ -10,6 +10,7 @@
 package usage
 
 import (
+	"bytes"
 	"cmp"
 	"context"
 	"errors"
@@ -17,6 +18,7 @@ import (
 	"io/fs"
 	"path"
 	"slices"
+	"strconv"
 	"strings"
 	"time"
 
@@ -34,6 +36,7 @@ import (
 type Node struct {
 	Sys, Proc fs.FS           // roots of sysfs and procfs, as the host has them
 	Records   []record.Record // of the attachments on the node
+	BootID    string          // of the running kernel
 	Calls     calls.File      // has what DEL found of programs that outlive their pod
 	// Dial opens a socket in the namespace of the calling thread; nil: nldev.Dial.
 	Dial func() (*nldev.Conn, error)
@@ -118,8 +121,9 @@ func (u Use) Total() int {
 
 type read struct {
 	Node
-	host      uint64       // the inode of the host's network namespace
-	dels      []calls.Call // that have found programs
+	host      uint64                    // the inode of the host's network namespace
+	dels      []calls.Call              // of this boot that have found programs, the last one first
+	last      map[calls.Held]calls.Held // of dels, by device, port and index
 	processes map[uint32]rdma.Process
 	uses      []Use
 }
@@ -127,16 +131,14 @@ type read struct {
 // Read returns what users have, by device and user. Devices that were moved to pods are
 // included. Users without an object are left out, and so are the queue pairs that the
 // kernel has on each port. Errors: rdma.ErrNoDevice on a kernel without RDMA; those of the
-// kernel.
+// kernel; beside the uses, those of Calls, without which programs of deleted pods are Unknown.
 func (n Node) Read(ctx context.Context) ([]Use, error) {
 	if n.Dial == nil {
 		n.Dial = nldev.Dial
 	}
-	r := read{Node: n, processes: map[uint32]rdma.Process{}}
+	r := read{Node: n, processes: map[uint32]rdma.Process{}, last: map[calls.Held]calls.Held{}}
 	r.host, _ = netns.Inode(n.Proc, "self") // without it no process is one of the host
-	r.dels, _, _ = n.Calls.After("")        // without them such programs are Unknown
-	r.dels = slices.DeleteFunc(r.dels, func(c calls.Call) bool { return len(c.Held) == 0 })
-	slices.Reverse(r.dels) // the last one knows best who has a namespace
+	fault := r.readDels()
 	if err := r.devices(ctx, func(fn func() error) error { return fn() }); err != nil {
 		return nil, err
 	}
@@ -160,7 +162,48 @@ func (n Node) Read(ctx context.Context) ([]Use, error) {
 	slices.SortFunc(r.uses, func(a, b Use) int {
 		return cmp.Or(parent.Natural(a.Device, b.Device), cmp.Compare(a.Kind.order(), b.Kind.order()), cmp.Compare(a.String(), b.String()))
 	})
-	return r.uses, nil
+	return r.uses, fault
+}
+
+// readDels reads the DELs of this boot. An index belongs to the attachment that had it last: the
+// kernel does not give away an index that a queue pair holds.
+func (r *read) readDels() error {
+	dels, err := r.Calls.Held()
+	for _, c := range dels {
+		if c.Held[0].BootID != r.BootID {
+			continue
+		}
+		r.dels = append(r.dels, c)
+		for _, h := range c.Held {
+			r.last[calls.Held{Device: h.Device, Port: h.Port, Index: h.Index}] = h
+		}
+	}
+	slices.Reverse(r.dels)
+	for _, rec := range r.Records { // a driver may hide their entries
+		for g := range plan.All[plan.GID](rec.Plan.Ops) {
+			for _, t := range g.Targets {
+				if t.Index != nil {
+					delete(r.last, calls.Held{Device: g.Device.Name, Port: g.Device.Port, Index: *t.Index})
+				}
+			}
+		}
+	}
+	return err
+}
+
+// outlived says whether a process was in the namespace of a DEL at that time. One that began
+// later holds nothing of that pod, and its namespace may be another one with the same inode.
+func (r *read) outlived(p rdma.Process, del calls.Held) bool {
+	if p.Netns != del.Netns {
+		return false
+	}
+	b, _ := fs.ReadFile(r.Proc, fmt.Sprintf("%d/stat", p.PID)) // it may have ended
+	fields := strings.Fields(string(b[bytes.LastIndexByte(b, ')')+1:]))
+	if len(fields) < 20 {
+		return false
+	}
+	ticks, err := strconv.ParseInt(fields[19], 10, 64) // starttime of proc_pid_stat(5), a hundred in a second
+	return err == nil && time.Duration(ticks)*(time.Second/100) <= del.Since
 }
 
 // order has pods first.
@@ -254,23 +297,24 @@ func (r *read) of(d nldev.Device, o nldev.Resource) *Use {
 	var p rdma.Process
 	if o.Module == "" {
 		p = r.process(o.PID)
-		u.User, u.Interface = r.user(p.Netns, d.Name)
+		u.User, u.Interface = r.user(p, d.Name)
 	}
 	i := slices.IndexFunc(r.uses, func(have Use) bool { return have.Device == u.Device && have.User == u.User })
 	if i < 0 {
-		u.Held = r.held(p.Netns, u)
 		i = len(r.uses)
 		r.uses = append(r.uses, u)
 	}
 	have := &r.uses[i]
 	if o.Module == "" && !slices.Contains(have.Processes, p) {
 		have.Processes = append(have.Processes, p)
+		r.addHeld(p, have)
 	}
 	return have
 }
 
-// user returns who has a network namespace, and the pod's interface on a device.
-func (r *read) user(ino uint64, device string) (User, conf.LinkName) {
+// user returns who has the network namespace of a process, and the pod's interface on a device.
+func (r *read) user(p rdma.Process, device string) (User, conf.LinkName) {
+	ino := p.Netns
 	if ino != 0 && ino == r.host {
 		return User{Kind: Host}, ""
 	}
@@ -289,7 +333,7 @@ func (r *read) user(ino uint64, device string) (User, conf.LinkName) {
 		}
 	}
 	for _, c := range r.dels {
-		if u.Kind == Unknown && ino != 0 && c.Held[0].Netns == ino {
+		if u.Kind == Unknown && r.outlived(p, c.Held[0]) {
 			namespace, name, _ := strings.Cut(c.Pod, "/")
 			u = User{Kind: Gone, Pod: conf.Pod{Namespace: namespace, Name: name}, ContainerID: c.ContainerID}
 		}
@@ -297,20 +341,20 @@ func (r *read) user(ino uint64, device string) (User, conf.LinkName) {
 	return u, link
 }
 
-// held returns the GID indexes of a device that the DELs of a user have left to its programs,
+// addHeld adds the GID indexes of a device that the DELs of a user have left to a process,
 // without those that have an entry.
-func (r *read) held(ino uint64, u Use) (out []calls.Held) {
+func (r *read) addHeld(p rdma.Process, u *Use) {
 	for _, c := range r.dels {
 		for _, h := range c.Held {
-			if h.Netns != ino || h.Device != u.Device || c.ContainerID != u.ContainerID || slices.Contains(out, h) {
+			last := r.last[calls.Held{Device: h.Device, Port: h.Port, Index: h.Index}]
+			if h.Device != u.Device || c.ContainerID != u.ContainerID || h != last || !r.outlived(p, h) || slices.Contains(u.Held, h) {
 				continue
 			}
 			if _, err := fs.ReadFile(r.Sys, fmt.Sprintf("class/infiniband/%s/ports/%d/gid_attrs/types/%d", h.Device, h.Port, h.Index)); err != nil {
-				out = append(out, h)
+				u.Held = append(u.Held, h)
 			}
 		}
 	}
-	return out
 }
 
 // process returns a process of the reader's PID namespace.

@@ -11,6 +11,7 @@ import (
 	"io/fs"
 	"net/netip"
 	"os"
+	"path/filepath"
 	"strings"
 	"testing"
 	"testing/fstest"
@@ -122,23 +123,36 @@ func TestObjectsBelongToThePodOfTheirProcess(t *testing.T) {
 	}
 }
 
+// stat is that of a process that began 100 seconds after boot (proc_pid_stat(5)).
+var stat = &fstest.MapFile{Data: []byte("188 (a) b) S" + strings.Repeat(" 1", 18) + " 10000 1 1\n")}
+
 // The DEL of c2 has found a program. Its index 5 has an entry again, its index 6 reads as free,
-// and so does index 7, which p1 has lost. c0 and c3 had namespaces of these numbers before.
+// and so does index 7, which p1 has lost. The driver hides the entry at 10, which c5 has. A pod
+// that is gone too had index 11 after c2. c0 and c3 had namespaces of these numbers before, and
+// so had c6, before the program began, and c7, before the node was rebooted.
 func TestIndexesOfADeletedPodAreThoseOfItsPrograms(t *testing.T) {
 	t.Parallel()
-	n := node(t, fstest.MapFS{"189/ns/net": link("net:[77]"), "188/ns/net": link("net:[78]")})
+	n := node(t, fstest.MapFS{"189/ns/net": link("net:[77]"), "188/ns/net": link("net:[78]"), "189/stat": stat, "188/stat": stat})
+	n.BootID = "b"
+	hidden := 10
+	n.Records = append(n.Records, record.Record{Attachment: conf.Attachment{ContainerID: "c5"}, Plan: plan.Plan{Ops: plan.OnHost(
+		plan.GID{Device: plan.RDMADevice{Name: "rxe0", Port: 1}, Targets: []plan.GIDTarget{{Link: "net1", Index: &hidden}}})}})
 	n.Sys = fstest.MapFS{"class/infiniband/rxe0/ports/1/gid_attrs/types/5": {Data: []byte("RoCE v2\n")}}
 	n.Calls = calls.File{Dir: t.TempDir()}
 	at := func(index int, ino uint64) calls.Held {
-		return calls.Held{Device: "rxe0", Port: 1, Index: index, Netns: ino}
+		return calls.Held{Device: "rxe0", Port: 1, Index: index, Netns: ino, BootID: "b", Since: 200 * time.Second}
 	}
-	other := at(9, 78)
-	other.Device = "rxe1"
+	other, again, early, rebooted := at(9, 78), at(6, 78), at(12, 78), at(13, 78)
+	other.Device, again.Since, early.Since, rebooted.BootID = "rxe1", 210*time.Second, 50*time.Second, "a"
 	for _, c := range []calls.Call{
 		{Attachment: conf.Attachment{ContainerID: "c0"}, Pod: "ml/old", Held: []calls.Held{at(4, 78)}}, // had this namespace before
-		{Attachment: conf.Attachment{ContainerID: "c2"}, Pod: "ml/p2", Held: []calls.Held{at(5, 78), at(6, 78), other}},
+		{Attachment: conf.Attachment{ContainerID: "c2"}, Pod: "ml/p2", Held: []calls.Held{at(5, 78), at(6, 78), at(10, 78), at(11, 78), other}},
+		{Attachment: conf.Attachment{ContainerID: "c2"}, Pod: "ml/p2", Held: []calls.Held{again}}, // the first DEL has failed
 		{Attachment: conf.Attachment{ContainerID: "c1"}, Pod: "ml/p1", Held: []calls.Held{at(7, 77)}},
 		{Attachment: conf.Attachment{ContainerID: "c3"}, Pod: "ml/p3", Held: []calls.Held{at(8, 77)}},
+		{Attachment: conf.Attachment{ContainerID: "c4"}, Pod: "ml/p4", Held: []calls.Held{at(11, 79)}},
+		{Attachment: conf.Attachment{ContainerID: "c6"}, Pod: "ml/p6", Held: []calls.Held{early}},
+		{Attachment: conf.Attachment{ContainerID: "c7"}, Pod: "ml/p7", Held: []calls.Held{rebooted}},
 		{Attachment: conf.Attachment{ContainerID: "c9"}, Pod: "ml/p9"},
 	} {
 		if err := n.Calls.Append(c); err != nil {
@@ -153,7 +167,7 @@ func TestIndexesOfADeletedPodAreThoseOfItsPrograms(t *testing.T) {
 	for _, u := range uses {
 		got = append(got, fmt.Sprintf("%s %s %v", u.Kind, u.User, u.Held))
 	}
-	if diff := cmp.Diff([]string{"pod ml/p1 [{rxe0 1 7 77}]", "gone ml/p2 (gone) [{rxe0 1 6 78}]"}, got); diff != "" {
+	if diff := cmp.Diff([]string{"pod ml/p1 [{rxe0 1 7 77 b 3m20s}]", "gone ml/p2 (gone) [{rxe0 1 6 78 b 3m30s}]"}, got); diff != "" {
 		t.Errorf("(-want +got)\n%s", diff)
 	}
 	if row := rows(uses)[1]; row.Kind != "gone" || row.Pod != "p2" || row.HeldGIDs != 1 {
@@ -200,6 +214,19 @@ func TestChargeIsThatOfTheControlGroupsOfThePod(t *testing.T) {
 		if diff := cmp.Diff(c.want, uses[0].Charged); diff != "" {
 			t.Errorf("%s: (-want +got)\n%s", name, diff)
 		}
+	}
+}
+
+func TestUsesAreReadWithoutTheCallsThatCannotBe(t *testing.T) {
+	t.Parallel()
+	n := node(t, fstest.MapFS{"189/ns/net": link("net:[77]"), "188/ns/net": link("net:[78]")})
+	n.Calls = calls.File{Dir: t.TempDir()}
+	if err := os.Mkdir(filepath.Join(n.Calls.Dir, "calls"), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	uses, err := n.Read(t.Context())
+	if len(uses) != 2 || err == nil || !strings.Contains(err.Error(), n.Calls.Dir) {
+		t.Errorf("got %d uses and %v, want 2 and an error that names the file", len(uses), err)
 	}
 }
 
