@@ -47,7 +47,7 @@ const (
 	// knownFor is how long a use is not judged again. The number of a namespace goes to another
 	// pod soon.
 	knownFor = 2 * time.Second
-	// mostAgain is how many uses wait for tables that cannot be read.
+	// mostAgain is how many entries may wait for tables that cannot be read. With more, all are lost.
 	mostAgain = 1000
 )
 
@@ -69,7 +69,8 @@ type Watcher struct {
 	devices map[uint64]string // by the address of their struct ib_device
 	known   map[place]bool    // what was judged, from knownAt on
 	knownAt time.Duration
-	again   []use // what could not be judged, at most mostAgain
+	again   map[place]uint32 // what waits for the tables, and a thread of each
+	tables  pace.Pause       // after the tables could not be read
 	told    map[subject]*pace.Pause
 	grew    bool              // the filter, at the last look
 	said    map[string]string // the last error about each thing
@@ -92,7 +93,7 @@ type subject struct {
 
 // New returns a Watcher. It does no I/O.
 func New(c Config) *Watcher {
-	return &Watcher{Config: c, devices: map[uint64]string{}, known: map[place]bool{}, told: map[subject]*pace.Pause{}, said: map[string]string{}}
+	return &Watcher{Config: c, devices: map[uint64]string{}, known: map[place]bool{}, again: map[place]uint32{}, told: map[subject]*pace.Pause{}, said: map[string]string{}}
 }
 
 // Run tells until the context ends. Then the probe is removed. It keeps its thread: the probe
@@ -158,15 +159,14 @@ func (w *Watcher) watch(ctx context.Context) error {
 // look reads what was used since the last look, and tells what is foreign.
 func (w *Watcher) look(ctx context.Context, p *probe) error {
 	uses, err := w.read(p, nil)
-	if err != nil || len(uses)+len(w.again) == 0 {
-		return err
+	var later []use
+	if err == nil && len(uses) > 0 {
+		later, err = w.name(p)
 	}
-	later, err := w.name(p)
-	if err != nil {
-		return err
+	if err == nil {
+		w.judge(ctx, append(uses, later...))
 	}
-	w.judge(ctx, append(uses, later...))
-	return nil
+	return err
 }
 
 // name finds which device is at which address: it reads another index of each port, and the
@@ -222,19 +222,28 @@ func (w *Watcher) read(p *probe, ports []string) ([]use, error) {
 	// Until the kernel has the filter, packets of Soft-RoCE fill the buffer.
 	grew := len(p.ignored) > before
 	if lost > 0 && !grew && !w.grew {
-		w.alarm(subject{}, calls.Call{Error: fmt.Sprintf("%d uses of GIDs were not looked at, because there were too many: a foreign one may be among them", lost)}, calls.LostUses)
+		w.lost(lost)
 	}
 	w.grew = grew
 	return slices.DeleteFunc(uses, func(u use) bool { return !u.setsGID() }), err
 }
 
+func (w *Watcher) lost(uses int) {
+	w.alarm(subject{}, calls.Call{Error: fmt.Sprintf("%d uses of GIDs were not looked at, because there were too many: a foreign one may be among them", uses)}, calls.LostUses)
+}
+
+// judge tells which uses are foreign. While the tables cannot be read, it keeps what they must
+// decide, and tells of it later, if the thread is still in that namespace.
 func (w *Watcher) judge(ctx context.Context, uses []use) {
-	if now := w.Clock.Now(); now > w.knownAt+knownFor {
-		clear(w.known)
-		w.knownAt = now
+	threads, due := w.places(uses), w.tables.Over(w.Clock.Now())
+	if due {
+		for at, thread := range w.again {
+			if ino, _ := netns.Inode(w.Proc, fmt.Sprint(thread)); ino == at.netns { // 0 if it has ended
+				threads[at] = thread
+			}
+		}
+		clear(w.again)
 	}
-	threads := w.places(append(uses, w.again...))
-	w.again = nil
 	if len(threads) == 0 {
 		return
 	}
@@ -254,11 +263,19 @@ func (w *Watcher) judge(ctx context.Context, uses []use) {
 	})
 	for at, owner := range owners {
 		if owner != nil {
-			w.tell(records, at, threads[at].thread, *owner)
+			w.tell(records, at, threads[at], *owner)
 		}
 		delete(threads, at)
 	}
 	if len(threads) == 0 {
+		return
+	}
+	maps.Copy(w.again, threads)
+	if !due {
+		if len(w.again) > mostAgain {
+			w.lost(len(w.again))
+			clear(w.again)
+		}
 		return
 	}
 	tables, err := elsewhere(func() ([]gids.Table, error) { return gids.Node{Sys: w.Sys, Records: records}.Tables(ctx) })
@@ -266,17 +283,14 @@ func (w *Watcher) judge(ctx context.Context, uses []use) {
 		w.Log.Warn("the GID tables cannot be read: it is not told when a pod uses the GID of another one", "error", err)
 	}
 	if err != nil {
-		for at, u := range threads {
-			delete(w.known, at)
-			if len(w.again) < mostAgain {
-				w.again = append(w.again, u)
-			}
-		}
+		w.tables.Fail(w.Clock)
 		return
 	}
-	for at, u := range threads {
+	w.tables = pace.Pause{}
+	clear(w.again)
+	for at, thread := range threads {
 		if owner := at.owner(tables); owner != nil {
-			w.tell(records, at, u.thread, *owner)
+			w.tell(records, at, thread, *owner)
 		}
 	}
 }
@@ -323,10 +337,14 @@ func (w *Watcher) recorded(records []record.Record, at place) (owner *gids.Owner
 }
 
 // places returns the entries that processes other than those of the host use, but for known
-// ones, and a use of each.
-func (w *Watcher) places(uses []use) map[place]use {
+// ones, and a thread of each.
+func (w *Watcher) places(uses []use) map[place]uint32 {
+	if now := w.Clock.Now(); now > w.knownAt+knownFor {
+		clear(w.known)
+		w.knownAt = now
+	}
 	host, _ := netns.Inode(w.Proc, "self") // without it nothing is the host's
-	seen, out := map[use]bool{}, map[place]use{}
+	seen, out := map[use]bool{}, map[place]uint32{}
 	for _, u := range uses {
 		device, named := w.devices[u.device]
 		if seen[u] || !named {
@@ -336,7 +354,7 @@ func (w *Watcher) places(uses []use) map[place]use {
 		ino, err := netns.Inode(w.Proc, fmt.Sprint(u.thread)) // it may have ended
 		at := place{ino, device, u.port, u.index}
 		if err == nil && ino != host && !w.known[at] {
-			w.known[at], out[at] = true, u
+			w.known[at], out[at] = true, u.thread
 		}
 	}
 	return out

@@ -203,23 +203,49 @@ func TestAlarmNeedsNoTableOfTheNodeWhereTheRecordsDecide(t *testing.T) {
 	}
 }
 
-// A queue pair that is set once is told, although the tables could not be read when it was.
+// A queue pair that is set once is told, although the tables could not be read when it was. They
+// are tried again after a pause, and the number of a thread may be another pod's by then.
 func TestUseIsJudgedAgainAfterTheTablesCouldNotBeRead(t *testing.T) {
 	t.Parallel()
+	for later, alarms := range map[string]int{"net:[77]": 1, "net:[78]": 0} {
+		w := watcherOf(t)
+		all, now, reads := w.Records, time.Hour, 0
+		w.Clock.Now = func() time.Duration { return now }
+		w.Records = func() ([]record.Record, error) { reads++; return nil, nil } // the tables must decide
+		ended, end := context.WithCancel(t.Context())
+		end()
+		w.judge(ended, []use{{thread: 5, device: 1, port: 1, index: 3}})
+		for ; now < time.Hour+5*time.Second; now += lookEvery {
+			w.judge(ended, nil)
+		}
+		if told, _, err := w.Calls.After(""); err != nil || len(told) > 0 || reads != 1 {
+			t.Fatalf("alarms %+v, error %v, the records were read %d times, want once", told, err, reads)
+		}
+		w.Records, w.Proc = all, fstest.MapFS{"5/ns/net": {Data: []byte(later), Mode: fs.ModeSymlink}}
+		w.judge(t.Context(), nil)
+		w.judge(t.Context(), nil)
+		if told, _, err := w.Calls.After(""); err != nil || len(told) != alarms || alarms > 0 && !strings.Contains(told[0].Error, "of ml/p2") {
+			t.Errorf("thread in %s: alarms %+v, error %v, want %d that name ml/p2", later, told, err, alarms)
+		}
+	}
+}
+
+func TestUsesThatCannotWaitForTheTablesAreAnAlarm(t *testing.T) {
+	t.Parallel()
 	w := watcherOf(t)
-	all := w.Records
-	w.Records = func() ([]record.Record, error) { return nil, nil } // the tables must decide
+	w.Records = func() ([]record.Record, error) { return nil, nil }
 	ended, end := context.WithCancel(t.Context())
 	end()
-	w.judge(ended, []use{{thread: 5, device: 1, port: 1, index: 3}})
-	if told, _, err := w.Calls.After(""); err != nil || len(told) > 0 {
-		t.Fatalf("alarms %+v, error %v", told, err)
+	for index := range mostAgain {
+		w.judge(ended, []use{{thread: 5, device: 1, port: 1, index: index}})
 	}
-	w.Records = all
-	w.judge(t.Context(), nil)
-	w.judge(t.Context(), nil)
-	if told, _, err := w.Calls.After(""); err != nil || len(told) != 1 || !strings.Contains(told[0].Error, "of ml/p2") {
-		t.Errorf("alarms %+v, error %v, want one that names ml/p2", told, err)
+	if told, _, err := w.Calls.After(""); err != nil || len(told) > 0 {
+		t.Fatalf("alarms %+v, error %v, want none as long as all uses wait", told, err)
+	}
+	w.judge(ended, []use{{thread: 5, device: 1, port: 1, index: mostAgain}})
+	told, _, err := w.Calls.After("")
+	if err != nil || len(told) != 1 || told[0].Steps[0].Name != calls.LostUses || len(w.again) > 0 {
+		t.Errorf("%d uses wait, alarms %+v, error %v, want one of lost uses", len(w.again), told, err)
 	}
 }
 
@@ -313,7 +339,7 @@ func TestDamagedRecordIsSaidOnceUntilItIsAnother(t *testing.T) {
 	w := New(Config{
 		Sys: fstest.MapFS{}, Proc: fstest.MapFS{"5/ns/net": {Data: []byte("net:[77]"), Mode: fs.ModeSymlink}},
 		Records: func() ([]record.Record, error) { return nil, damaged },
-		Clock:   pace.Clock{Now: func() time.Duration { return now }}, Log: slog.New(slog.NewTextHandler(&log, nil)),
+		Clock:   pace.Clock{Now: func() time.Duration { return now }, Rand: func() float64 { return .5 }}, Log: slog.New(slog.NewTextHandler(&log, nil)),
 	})
 	w.devices[1] = "rxe0"
 	for _, want := range []string{"c1 is damaged", "c2 is damaged"} {
