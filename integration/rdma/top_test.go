@@ -49,6 +49,7 @@ func (n *node) top() []usage.Use {
 
 // TestSharedTopShowsWhatTheRDMAControllerCharges has a pod with a control group of its own.
 func TestSharedTopShowsWhatTheRDMAControllerCharges(t *testing.T) {
+	n := newNode(t, "shared")
 	const root = "/sys/fs/cgroup"
 	if _, err := os.Stat(root + "/cgroup.controllers"); err != nil {
 		finally(t, "umount "+root)
@@ -56,7 +57,6 @@ func TestSharedTopShowsWhatTheRDMAControllerCharges(t *testing.T) {
 	}
 	finally(t, "rmdir "+root+"/pod; echo -rdma >"+root+"/cgroup.subtree_control")
 	shell(t, "echo +rdma >"+root+"/cgroup.subtree_control; mkdir "+root+"/pod")
-	n := newNode(t, "shared")
 	a := n.attach(n.rail(0), n.pod())
 	a.mustAdd()
 	_, stop := background(t, "sh", "-ec", fmt.Sprintf("echo $$ >%s/pod/cgroup.procs; exec ip netns exec %s ibv_uc_pingpong -d rxe0 -g %d", root, a.pod.Name, a.index()))

@@ -100,8 +100,8 @@ func TestPromisedIndexesAreEqualWhateverTheTablesHave(t *testing.T) {
 				t.Errorf("seed %d: CHECK of %s: %v", seed, id, err)
 			}
 		}
-		if w.hca.open != 0 {
-			t.Errorf("%d handles of RDMA are open: rocectl heal would lose more and more", w.hca.open)
+		if n := w.hca.open.Load(); n != 0 {
+			t.Errorf("%d handles of RDMA are open: rocectl heal would lose more and more", n)
 		}
 		if t.Failed() {
 			t.Fatalf("that was seed %d", seed)

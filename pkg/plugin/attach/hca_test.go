@@ -7,6 +7,7 @@ import (
 	"cmp"
 	"context"
 	"net/netip"
+	"sync/atomic"
 
 	"github.com/roce-cni/roce-cni/pkg/base/cnierr"
 	"github.com/roce-cni/roce-cni/pkg/base/netns"
@@ -20,14 +21,14 @@ type hca struct {
 	exclusive bool
 	each      bool // each parent has one; they all share it
 	name      string
-	now       string     // name to which each was renamed
-	remade    uint32     // index that ens1's has since it was made again
-	in        netns.ID   // the namespace that has it; zero: the host's
-	users     []string   // programs with queue pairs
-	unclear   bool       // it is not known which device is that of a parent
-	open      int        // handles that are not closed
-	full      bool       // there is no free entry for another GID
-	tables    *gidTables // nil: the indexes are of no interest
+	now       string       // name to which each was renamed
+	remade    uint32       // index that ens1's has since it was made again
+	in        netns.ID     // the namespace that has it; zero: the host's
+	users     []string     // programs with queue pairs
+	unclear   bool         // it is not known which device is that of a parent
+	open      atomic.Int32 // handles that are not closed
+	full      bool         // there is no free entry for another GID
+	tables    *gidTables   // nil: the indexes are of no interest
 }
 
 var device = plan.RDMADevice{Name: "mlx5_0", GUID: "0c42:a103:0016:054c", Port: 1, Link: "ens1", PCI: "0000:0b:00.2"}
@@ -136,4 +137,4 @@ func (h handle) Check(ctx context.Context, op plan.Op) error {
 
 func (h handle) Located() map[netip.Addr]int { return h.located }
 
-func (h handle) Close() { h.open-- }
+func (h handle) Close() { h.open.Add(-1) }

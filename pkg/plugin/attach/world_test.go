@@ -179,7 +179,7 @@ func (m machine) Facts(ctx context.Context, req conf.Request) ([]plan.RailFacts,
 func (m machine) Wire(attach.Kernel) plan.Single { return mortalSteps{m.w.wire, m.w} }
 
 func (m machine) RDMA(netns string, _ func(fn func() error) error) attach.RDMA {
-	m.w.hca.open++
+	m.w.hca.open.Add(1)
 	return handle{hca: &m.w.hca, w: m.w, netns: netns, located: map[netip.Addr]int{}}
 }
 
