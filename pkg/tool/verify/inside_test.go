@@ -71,7 +71,15 @@ func TestBothPodsRunThePrograms(t *testing.T) {
 		}
 	}
 	t.Setenv("PATH", dir+":"+os.Getenv("PATH"))
+	end := make(chan struct{})
+	t.Cleanup(func() { close(end) })
 	for i, p := range w.pods {
+		enter := p.Enter
+		p.Enter = func(fn func() error) error { // the end of a thread kills what it has started
+			done := make(chan error)
+			go func() { _ = enter(func() error { done <- fn(); <-end; return nil }) }()
+			return <-done
+		}
 		p.RDMA = func(context.Context) ([]gids.Rail, error) {
 			link, v4 := conf.LinkName("net1"), netip.MustParseAddr(fmt.Sprint("172.16.10.", i+1))
 			return []gids.Rail{{Link: link, Addr: netip.MustParseAddr("fd00::1"), Index: 1}, {Link: link, Addr: v4, Index: 5}}, nil
