@@ -33,7 +33,6 @@ func gidsCommand(node *nodeFlags) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "gids",
 		Short: "Show the GID tables of the node's RDMA devices, and the owners of the entries",
-		Long:  help("gids"),
 		Args:  cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			records, err := node.records()

@@ -28,7 +28,6 @@ func showCommand(node *nodeFlags) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:     "show",
 		Short:   "Show the attachments of this node's pods, from their records",
-		Long:    help("show"),
 		PreRunE: node.mustExist,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			records, err := node.records()

@@ -34,7 +34,6 @@ func topCommand(node *nodeFlags) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "top",
 		Short: "Show what each pod has and sends on the RDMA devices, again every two seconds",
-		Long:  help("top"),
 		Args:  cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			ctx, stop := signal.NotifyContext(cmd.Context(), unix.SIGINT, unix.SIGTERM)

@@ -29,7 +29,6 @@ func traceCommand(node *nodeFlags) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:     "trace",
 		Short:   "Show the last ADDs and DELs of this node: how long each took, and how it ended",
-		Long:    help("trace"),
 		PreRunE: node.mustExist,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			dir, err := node.dir()
