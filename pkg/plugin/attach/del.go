@@ -101,11 +101,10 @@ func (n Node) tellUsers(ctx context.Context, rec record.Record) {
 	}
 	h := calls.Held{Netns: rec.NetnsID.Ino, BootID: n.Records.BootID, Since: n.Now()}
 	for g := range plan.All[plan.GID](rec.Plan.Ops) {
-		for _, t := range g.Targets {
-			if t.Index != nil {
-				h.Device, h.Port, h.Index = g.Device.Name, g.Device.Port, *t.Index
-				n.Held(h)
-			}
+		h.Device, h.Port = g.Device.Name, g.Device.Port
+		for _, index := range g.Indexes() {
+			h.Index = index
+			n.Held(h)
 		}
 	}
 }

@@ -88,12 +88,7 @@ func (n Node) compareGIDs(rec record.Record) error {
 	var indexes [][]int
 	var most []int
 	for g := range plan.All[plan.GID](rec.Plan.Ops) {
-		var at []int
-		for _, t := range g.Targets {
-			if t.Index != nil {
-				at = append(at, *t.Index)
-			}
-		}
+		at := g.Indexes()
 		if len(at) > len(most) {
 			most = at
 		}

@@ -128,6 +128,16 @@ type GIDTarget struct {
 	Index *int `json:"gidIndex,omitempty"`
 }
 
+// Indexes returns the GID indexes that are known, in the order of the targets.
+func (g GID) Indexes() (out []int) {
+	for _, t := range g.Targets {
+		if t.Index != nil {
+			out = append(out, *t.Index)
+		}
+	}
+	return out
+}
+
 func (g GID) commands(in namespaces) []string {
 	in.place = Pod // NVIDIA's driver shows its entries only in the pod
 	var out []string

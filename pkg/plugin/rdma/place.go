@@ -7,6 +7,7 @@ import (
 	"context"
 	"errors"
 	"net/netip"
+	"slices"
 
 	"github.com/roce-cni/roce-cni/pkg/base/cnierr"
 	"github.com/roce-cni/roce-cni/pkg/plugin/conf"
@@ -42,12 +43,7 @@ func (s *Subsystem) HasPlace(d plan.RDMADevice) error {
 // device is gone.
 func (s *Subsystem) LookBefore(all, set plan.Ops) error {
 	for g := range plan.All[plan.GID](all) {
-		last := 0
-		for _, t := range g.Targets {
-			if t.Index != nil {
-				last = max(last, *t.Index)
-			}
-		}
+		last := slices.Max(append(g.Indexes(), 0))
 		link := g.Targets[0].Link
 		var addrs []netip.Addr
 		for a := range plan.All[plan.Address](set.At(plan.Pod)) {

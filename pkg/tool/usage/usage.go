@@ -119,11 +119,18 @@ func (u Use) Total() int {
 	return n
 }
 
+// entry is a place of a GID table.
+type entry struct {
+	device string
+	port   uint32
+	index  int
+}
+
 type read struct {
 	Node
-	host      uint64                    // the inode of the host's network namespace
-	dels      []calls.Call              // of this boot that have found programs, the last one first
-	last      map[calls.Held]calls.Held // of dels, by device, port and index
+	host      uint64               // the inode of the host's network namespace
+	dels      []calls.Call         // of this boot that have found programs, the last one first
+	last      map[entry]calls.Held // of dels
 	processes map[uint32]rdma.Process
 	uses      []Use
 }
@@ -136,7 +143,7 @@ func (n Node) Read(ctx context.Context) ([]Use, error) {
 	if n.Dial == nil {
 		n.Dial = nldev.Dial
 	}
-	r := read{Node: n, processes: map[uint32]rdma.Process{}, last: map[calls.Held]calls.Held{}}
+	r := read{Node: n, processes: map[uint32]rdma.Process{}, last: map[entry]calls.Held{}}
 	r.host, _ = netns.Inode(n.Proc, "self") // without it no process is one of the host
 	fault := r.readDels()
 	if err := r.devices(ctx, func(fn func() error) error { return fn() }); err != nil {
@@ -175,16 +182,14 @@ func (r *read) readDels() error {
 		}
 		r.dels = append(r.dels, c)
 		for _, h := range c.Held {
-			r.last[calls.Held{Device: h.Device, Port: h.Port, Index: h.Index}] = h
+			r.last[entry{h.Device, h.Port, h.Index}] = h
 		}
 	}
 	slices.Reverse(r.dels)
 	for _, rec := range r.Records { // a driver may hide their entries
 		for g := range plan.All[plan.GID](rec.Plan.Ops) {
-			for _, t := range g.Targets {
-				if t.Index != nil {
-					delete(r.last, calls.Held{Device: g.Device.Name, Port: g.Device.Port, Index: *t.Index})
-				}
+			for _, index := range g.Indexes() {
+				delete(r.last, entry{g.Device.Name, g.Device.Port, index})
 			}
 		}
 	}
@@ -346,8 +351,7 @@ func (r *read) user(p rdma.Process, device string) (User, conf.LinkName) {
 func (r *read) addHeld(p rdma.Process, u *Use) {
 	for _, c := range r.dels {
 		for _, h := range c.Held {
-			last := r.last[calls.Held{Device: h.Device, Port: h.Port, Index: h.Index}]
-			if h.Device != u.Device || c.ContainerID != u.ContainerID || h != last || !r.outlived(p, h) || slices.Contains(u.Held, h) {
+			if h.Device != u.Device || c.ContainerID != u.ContainerID || h != r.last[entry{h.Device, h.Port, h.Index}] || !r.outlived(p, h) || slices.Contains(u.Held, h) {
 				continue
 			}
 			if _, err := fs.ReadFile(r.Sys, fmt.Sprintf("class/infiniband/%s/ports/%d/gid_attrs/types/%d", h.Device, h.Port, h.Index)); err != nil {
