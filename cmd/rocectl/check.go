@@ -23,6 +23,7 @@ import (
 	"github.com/roce-cni/roce-cni/pkg/plugin/kernel"
 	"github.com/roce-cni/roce-cni/pkg/plugin/rdma"
 	"github.com/roce-cni/roce-cni/pkg/plugin/record"
+	"github.com/roce-cni/roce-cni/pkg/tool/repair"
 	"github.com/roce-cni/roce-cni/pkg/tool/report"
 )
 
@@ -86,7 +87,7 @@ func check(ctx context.Context, n attach.Node, keys []conf.Attachment) ([]findin
 			out = append(out, newFinding(of, report.OK, state(rec)))
 			continue
 		}
-		changed, err := within(ctx, k, n.CheckRecord)
+		changed, err := within(ctx, k, repair.Attachments{Node: n}.CheckRecord)
 		if errors.Is(err, record.ErrNotExist) {
 			continue // deleted since it was listed
 		}

@@ -27,6 +27,7 @@ import (
 	"github.com/roce-cni/roce-cni/pkg/plugin/settings"
 	"github.com/roce-cni/roce-cni/pkg/tool/foreign"
 	"github.com/roce-cni/roce-cni/pkg/tool/heal"
+	"github.com/roce-cni/roce-cni/pkg/tool/repair"
 	"github.com/roce-cni/roce-cni/pkg/tool/usage"
 )
 
@@ -114,7 +115,6 @@ func healAs(ctx context.Context, w io.Writer, log *slog.Logger, node *nodeFlags,
 	if err != nil {
 		return err
 	}
-	n.RoutingOnly = now.heal == settings.HealRoutes
 	file := calls.File{Dir: dir}
 	if err := writableSettings(); err != nil {
 		return err
@@ -124,7 +124,7 @@ func healAs(ctx context.Context, w io.Writer, log *slog.Logger, node *nodeFlags,
 		return err
 	}
 	h := heal.New(heal.Config{
-		Node: n, Records: n.Records, Calls: file, Number: kernel.Number, All: now.heal == settings.HealAll, Clock: clock(), Log: log,
+		Node: repair.Attachments{Node: n, RoutingOnly: now.heal == settings.HealRoutes}, Records: n.Records, Calls: file, Number: kernel.Number, All: now.heal == settings.HealAll, Clock: clock(), Log: log,
 	})
 	defer kernel.Close()
 	all.Go(func() { kernel.Run(ctx, h) })

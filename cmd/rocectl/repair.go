@@ -42,7 +42,8 @@ func repairCommand(node *nodeFlags) *cobra.Command {
 			if err != nil || damaged && !yes {
 				return err
 			}
-			ports, says := n.Remade(cmd.Context()), "--yes sets"
+			all := repair.Attachments{Node: n}
+			ports, says := all.Remade(cmd.Context()), "--yes sets"
 			if yes {
 				says = "repair sets"
 			}
@@ -50,9 +51,9 @@ func repairCommand(node *nodeFlags) *cobra.Command {
 				fmt.Fprintf(cmd.OutOrStdout(), "# %s was made again, and its %d attachments are not all in their GID indexes: %s their addresses again, each in its recorded index, unless programs use the port again\n", r, len(r.Pods), says)
 			}
 			if yes {
-				return repairAll(cmd.Context(), cmd.OutOrStdout(), n, keys, ports)
+				return repairAll(cmd.Context(), cmd.OutOrStdout(), all, keys, ports)
 			}
-			return repairAttachments(cmd.Context(), cmd.OutOrStdout(), n.Records, keys, "lost; --yes restores it", n.Lost)
+			return repairAttachments(cmd.Context(), cmd.OutOrStdout(), n.Records, keys, "lost; --yes restores it", all.Lost)
 		},
 	}
 	s.register(cmd)
@@ -62,7 +63,7 @@ func repairCommand(node *nodeFlags) *cobra.Command {
 
 // repairAll repairs attachments, and with them all pods of the ports that were made again. When
 // it is interrupted, the pods get back the addresses that it took off.
-func repairAll(ctx context.Context, w io.Writer, n attach.Node, keys []conf.Attachment, ports []attach.Remade) error {
+func repairAll(ctx context.Context, w io.Writer, n repair.Attachments, keys []conf.Attachment, ports []repair.Remade) error {
 	ctx, stop := signal.NotifyContext(ctx, unix.SIGINT, unix.SIGTERM)
 	defer stop()
 	return n.Reset(ctx, ports, func(pods []conf.Attachment) error {

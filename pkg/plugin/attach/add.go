@@ -75,7 +75,7 @@ func (n Node) Add(ctx context.Context, req conf.Request) (*current.Result, error
 // After an error, another or abandon comes next: the leases, the record, and the link
 // through which another IPAM plugin releases its lease are still there, and with a
 // *plan.UndoError something else is, too.
-func (n Node) make(ctx context.Context, pod *pod, req conf.Request, claim *lease.Claim, rec record.Record) (_ record.Record, err error) {
+func (n Node) make(ctx context.Context, pod *Pod, req conf.Request, claim *lease.Claim, rec record.Record) (_ record.Record, err error) {
 	defer func() {
 		if err != nil {
 			ctx, cancel := undoing(ctx)
@@ -103,7 +103,7 @@ func (n Node) make(ctx context.Context, pod *pod, req conf.Request, claim *lease
 
 // perform makes the plan of an attachment, saves it in the record, and performs it. What is
 // done already is done again, without effect.
-func (n Node) perform(ctx context.Context, pod *pod, req conf.Request, rails []plan.Rail, rec *record.Record) error {
+func (n Node) perform(ctx context.Context, pod *Pod, req conf.Request, rails []plan.Rail, rec *record.Record) error {
 	p, err := plan.Make(req, rails)
 	if err != nil {
 		return err
@@ -117,8 +117,8 @@ func (n Node) perform(ctx context.Context, pod *pod, req conf.Request, rails []p
 
 // commit compares the GID indexes, and fails if a promised one has moved. It records that
 // the ADD has finished, and where its GIDs are.
-func (n Node) commit(pod *pod, rec *record.Record) error {
-	rec.Plan.Ops = rec.Plan.Ops.Located(pod.rdma.Located())
+func (n Node) commit(pod *Pod, rec *record.Record) error {
+	rec.Plan.Ops = rec.Plan.Ops.Located(pod.RDMA.Located())
 	if err := n.compareGIDs(*rec); err != nil {
 		return err
 	}
@@ -127,7 +127,7 @@ func (n Node) commit(pod *pod, rec *record.Record) error {
 }
 
 // newRecord returns the record of the attachment before anything is planned.
-func (n Node) newRecord(pod *pod, req conf.Request, leftOut []string) record.Record {
+func (n Node) newRecord(pod *Pod, req conf.Request, leftOut []string) record.Record {
 	return record.Record{
 		Network: req.Network, Attachment: req.Attachment, Pod: req.Pod,
 		Netns: req.Netns, NetnsID: pod.ID(), IPAM: req.IPAM.Type, Pool: req.IPAM.LeasePool(), Config: req.IPAM.Raw, Digest: req.Digest,

@@ -246,11 +246,11 @@ func TestRepairLeavesTheLinkToThePluginThatMadeIt(t *testing.T) {
 				t.Fatal(err)
 			}
 			w.pod.IP(tc.script)
-			if _, err := w.node().CheckRecord(ctx, c1); cnierr.CodeOf(err) != cnierr.Damaged {
+			if _, err := w.repairs().CheckRecord(ctx, c1); cnierr.CodeOf(err) != cnierr.Damaged {
 				t.Errorf("CHECK: got %v, want code %d", err, cnierr.Damaged)
 			}
 			before := w.pod.String()
-			_, err := w.node().Repair(ctx, c1)
+			_, err := w.repairs().Repair(ctx, c1)
 			if tc.want == 0 && err != nil || tc.want != 0 && (cnierr.CodeOf(err) != tc.want || w.pod.String() != before) {
 				t.Errorf("got %v, want code %d, and the pod\n%s", err, tc.want, w.pod)
 			}

@@ -63,7 +63,7 @@ func TestRepairGivesAnAddressTheIndexThatADDFound(t *testing.T) {
 					w := history(t, index, width)
 					before, pod := w.indexes("c1"), w.fake.String()
 					w.lose(lost.link, lost.within)
-					if done, err := w.node().Repair(ctx, c1); err != nil || !slices.ContainsFunc(done, aligns) {
+					if done, err := w.repairs().Repair(ctx, c1); err != nil || !slices.ContainsFunc(done, aligns) {
 						t.Fatalf("did %v, %v, want an alignment", done.Commands("pod"), err)
 					}
 					if diff := cmp.Diff(before, w.indexes("c1")); diff != "" {
@@ -105,7 +105,7 @@ func TestRepairSetsAnAddressAlsoIfItsIndexIsTaken(t *testing.T) {
 					entries[i] = gidEntry{of: holder{link: "other"}, gid: netip.AddrFrom4([4]byte{10, 9, 0, byte(i)}), kind: gidtable.RoCEv2}
 				}
 			}
-			if _, err := w.node().Repair(ctx, c1); err != nil {
+			if _, err := w.repairs().Repair(ctx, c1); err != nil {
 				t.Fatal(err)
 			}
 			if diff := cmp.Diff(lines(pod), lines(w.fake.String())); diff != "" {
@@ -135,7 +135,7 @@ func TestARepairThatIsStoppedLeavesNoAddressOff(t *testing.T) {
 		set, off = set || !undo, set && undo
 		return nil
 	}
-	_, err := w.node().Repair(stopped, c1)
+	_, err := w.repairs().Repair(stopped, c1)
 	if !errors.Is(err, context.Canceled) {
 		t.Fatalf("got %v, want that it was stopped", err)
 	}

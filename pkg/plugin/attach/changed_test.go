@@ -48,7 +48,7 @@ func TestWhatOtherProgramsSetIsNoDamage(t *testing.T) {
 				if err := w.node().Check(ctx, req); err != nil {
 					t.Errorf("CHECK: %v", err)
 				}
-				changed, err := w.node().CheckRecord(ctx, c1)
+				changed, err := w.repairs().CheckRecord(ctx, c1)
 				if err != nil || len(changed) != 1 || !strings.Contains(changed[0].Error(), tt.says) {
 					t.Errorf("CheckRecord: %v, %v, want one change that says %q", changed, err, tt.says)
 				}
@@ -67,7 +67,7 @@ func TestWhatOtherProgramsSetIsNoDamage(t *testing.T) {
 				if name == "MTU" {
 					want = "ip -n pod link set dev net1 mtu 1500 up"
 				}
-				if done, err := w.node().Repair(ctx, c1); err != nil || strings.Join(done.Commands("pod"), "\n") != want {
+				if done, err := w.repairs().Repair(ctx, c1); err != nil || strings.Join(done.Commands("pod"), "\n") != want {
 					t.Errorf("Repair did %v, %v", done.Commands("pod"), err)
 				}
 				if want != "" {

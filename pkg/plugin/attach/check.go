@@ -24,29 +24,16 @@ import (
 // what other programs have set: the MTU and the settings of the interface, and its MAC
 // unless that differs from the MAC that the runtime knows.
 func (n Node) Check(ctx context.Context, req conf.Request) error {
-	return n.standing(ctx, req.Attachment, req.Netns, func(pod *pod, rec record.Record) error {
-		damage := examine(ctx, pod, rec.Plan, req.MACs).damage
+	return n.Standing(ctx, req.Attachment, req.Netns, func(pod *Pod, rec record.Record) error {
+		damage := Examine(ctx, pod, rec.Plan, req.MACs).Damage
 		return errors.Join(append(damage, n.Addresses.Check(ctx, req, rec))...)
 	})
 }
 
-// CheckRecord is Check from the record alone, without the configuration of the
-// network. It does not ask other IPAM plugins, because they need the configuration.
-// Without a record, the error contains record.ErrNotExist. changed is what other
-// programs have set, and what is no damage.
-func (n Node) CheckRecord(ctx context.Context, at conf.Attachment) (changed []error, err error) {
-	err = n.standing(ctx, at, "", func(pod *pod, rec record.Record) error {
-		found := examine(ctx, pod, rec.Plan, nil)
-		changed = append(pod.renamed, found.changed...)
-		return errors.Join(append(found.damage, n.Addresses.CheckRecord(ctx, rec))...)
-	})
-	return changed, err
-}
-
-// standing runs fn with the record of an attachment that ADD finished. While fn runs,
+// Standing runs fn with the record of an attachment that ADD finished. While fn runs,
 // the container's lock is held and the namespace is open. path is that of the
 // namespace now; "" means the recorded one.
-func (n Node) standing(ctx context.Context, at conf.Attachment, path string, fn func(*pod, record.Record) error) error {
+func (n Node) Standing(ctx context.Context, at conf.Attachment, path string, fn func(*Pod, record.Record) error) error {
 	unlock, err := n.Records.Lock(ctx, at.ContainerID)
 	if err != nil {
 		return err
@@ -80,7 +67,7 @@ func (n Node) standing(ctx context.Context, at conf.Attachment, path string, fn 
 
 // openRecorded opens a namespace that the runtime named, or, for "", the
 // recorded one, also when only a process or a mount has it.
-func (n Node) openRecorded(path string, rec record.Record) (*pod, error) {
+func (n Node) openRecorded(path string, rec record.Record) (*Pod, error) {
 	recorded := path == ""
 	if recorded {
 		path = cmp.Or(netns.Find(rec.Netns, rec.NetnsID), rec.Netns)
@@ -99,56 +86,56 @@ func notAdded(at conf.Attachment, format string, args ...any) error {
 		"delete the pod: its ADD did not finish, or was undone, on this node", format, args...)
 }
 
-// findings is how an attachment differs from what ADD made. With several rails, an
+// Findings is how an attachment differs from what ADD made. With several rails, an
 // error about one of them names it.
-type findings struct {
-	damage []error
-	// changed is what other programs have set. The attachment works with it.
-	changed []error
+type Findings struct {
+	Damage []error
+	// Changed is what other programs have set. The attachment works with it.
+	Changed []error
 }
 
-// examine looks at every operation of a plan. told has the MACs that the runtime
+// Examine looks at every operation of a plan. told has the MACs that the runtime
 // expects of the interfaces. Another MAC is then damage, whatever the plan says.
-func examine(ctx context.Context, x plan.Executor, p plan.Plan, told map[conf.LinkName]conf.MAC) findings {
+func Examine(ctx context.Context, x plan.Executor, p plan.Plan, told map[conf.LinkName]conf.MAC) Findings {
 	if len(p.Interfaces) < 2 {
 		return examineOps(ctx, x, p.Ops, told)
 	}
 	out := examineOps(ctx, x, p.OfNone(), nil)
 	for _, i := range p.Interfaces {
 		of := examineOps(ctx, x, p.Of(i), told)
-		for _, err := range of.damage {
-			out.damage = append(out.damage, inRail(i.Rail, i.Name, err))
+		for _, err := range of.Damage {
+			out.Damage = append(out.Damage, InRail(i.Rail, i.Name, err))
 		}
-		for _, err := range of.changed {
-			out.changed = append(out.changed, inRail(i.Rail, i.Name, err))
+		for _, err := range of.Changed {
+			out.Changed = append(out.Changed, InRail(i.Rail, i.Name, err))
 		}
 	}
 	return out
 }
 
-func examineOps(ctx context.Context, x plan.Executor, ops plan.Ops, told map[conf.LinkName]conf.MAC) findings {
-	var out findings
+func examineOps(ctx context.Context, x plan.Executor, ops plan.Ops, told map[conf.LinkName]conf.MAC) Findings {
+	var out Findings
 	for _, op := range ops {
 		mac, known := told[op.Link()]
 		if known {
 			op = op.WithMAC(mac)
 		}
-		damage, changed := divide(x.Check(ctx, op))
+		damage, changed := Divide(x.Check(ctx, op))
 		for _, err := range changed {
 			var c *kernel.ChangedError
 			if errors.As(err, &c); known && c.Property == kernel.MAC {
-				out.damage = append(out.damage, err)
+				out.Damage = append(out.Damage, err)
 			} else {
-				out.changed = append(out.changed, err)
+				out.Changed = append(out.Changed, err)
 			}
 		}
-		out.damage = append(out.damage, damage...)
+		out.Damage = append(out.Damage, damage...)
 	}
 	return out
 }
 
-// divide divides the findings of a check into damage and what others have changed.
-func divide(err error) (damage, changed []error) {
+// Divide divides the findings of a check into damage and what others have changed.
+func Divide(err error) (damage, changed []error) {
 	for _, e := range cnierr.Each(err) {
 		var c *kernel.ChangedError
 		switch {

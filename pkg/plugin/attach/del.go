@@ -111,7 +111,7 @@ func (n Node) tellUsers(ctx context.Context, rec record.Record) {
 
 // sharesDevice says whether an operation is about an RDMA device in the host's namespace.
 func sharesDevice(op plan.Op) bool {
-	return is[plan.Port](op) && op.Place == plan.Host
+	return plan.Is[plan.Port](op) && op.Place == plan.Host
 }
 
 // carriers returns the addresses to take off links that an IPAM plugin may still need,
@@ -184,7 +184,7 @@ func (n Node) undoOnHost(ctx context.Context, rec record.Record, ops plan.Ops) e
 
 // openAgain opens the namespace that ADD worked in, also when only a process or a mount has
 // it; nil if it is nowhere. If the record is lost, that is what the runtime names.
-func (n Node) openAgain(rec record.Record, path string) (*pod, error) {
+func (n Node) openAgain(rec record.Record, path string) (*Pod, error) {
 	for at := range candidates(rec, path) {
 		if at == "" || rec.NetnsID == (netns.ID{}) && at != path {
 			continue

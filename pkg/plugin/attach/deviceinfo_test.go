@@ -34,13 +34,13 @@ func TestDeviceInfoIsThereFromAddToDel(t *testing.T) {
 	if want := `"rdma-device":"mlx5_0"`; err != nil || !strings.Contains(string(b), want) {
 		t.Errorf("the file holds %q (%v), want %s in it", b, err, want)
 	}
-	if _, err := w.node().CheckRecord(ctx, c1); err != nil {
+	if _, err := w.repairs().CheckRecord(ctx, c1); err != nil {
 		t.Error(err)
 	}
 	if err := os.Remove(file); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := w.node().CheckRecord(ctx, c1); cnierr.CodeOf(err) != cnierr.Damaged || !strings.Contains(err.Error(), file) {
+	if _, err := w.repairs().CheckRecord(ctx, c1); cnierr.CodeOf(err) != cnierr.Damaged || !strings.Contains(err.Error(), file) {
 		t.Errorf("CHECK without the file: %v", err)
 	}
 	if err := w.node().Del(ctx, w.del("c1", "net1")); err != nil {

@@ -73,7 +73,7 @@ func (n Node) podWith(mac conf.MAC) string {
 		}
 		for m := range plan.All[plan.Child](rec.Plan.Ops) {
 			if m.MAC == mac && !m.Mode.SharesMAC() {
-				found = "it is " + who(rec)
+				found = "it is " + rec.Who()
 			}
 		}
 	}
@@ -127,7 +127,7 @@ func undoing(ctx context.Context) (context.Context, context.CancelFunc) {
 // addresses could not be released, the record stays too, with the link that their IPAM
 // plugin needs. A plan without addresses needs no record, because DEL calls the IPAM plugin
 // without one too: then the link goes first, because that plugin may never answer.
-func (n Node) abandon(ctx context.Context, pod *pod, rec record.Record, cause error) error {
+func (n Node) abandon(ctx context.Context, pod *Pod, rec record.Record, cause error) error {
 	ctx, cancel := undoing(ctx)
 	defer cancel()
 	leased := len(rec.Plan.Addresses()) > 0

@@ -101,6 +101,12 @@ func (n Node) ForgetReaped(ctx context.Context, at conf.Attachment, netns netns.
 	}
 }
 
+// GiveBack undoes what an attachment did on the host, if its namespace is gone: RDMA devices
+// get their names and settings back. DEL removes all else.
+func (n Node) GiveBack(ctx context.Context, at conf.Attachment) error {
+	return n.withRecord(ctx, at, func(rec record.Record) error { return n.undoOnHost(ctx, rec, n.withoutMoved(rec)) })
+}
+
 // withRecord runs fn with the record of an attachment. While fn runs, the container's
 // lock is held.
 func (n Node) withRecord(ctx context.Context, at conf.Attachment, fn func(record.Record) error) error {

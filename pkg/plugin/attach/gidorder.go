@@ -29,7 +29,7 @@ const undoLockTime = 20 * time.Second
 // or promises a GID index, then from its first address to its last GID no other such
 // attachment of the node adds or removes GIDs. This makes equal indexes on all rails likely;
 // only the operation Align makes them certain.
-func (p *pod) perform(ctx context.Context, ops plan.Ops) error {
+func (p *Pod) perform(ctx context.Context, ops plan.Ops) error {
 	from, to, several := ops.Registration()
 	if err := ops[:from].Do(ctx, p); err != nil {
 		return err
@@ -42,7 +42,7 @@ func (p *pod) perform(ctx context.Context, ops plan.Ops) error {
 
 // register does those operations of an attachment that add GIDs. RDMA looks at the GID
 // tables just before, so that it can tell the new entries from old ones.
-func (p *pod) register(ctx context.Context, all, ops plan.Ops, several bool) error {
+func (p *Pod) register(ctx context.Context, all, ops plan.Ops, several bool) error {
 	if several {
 		release, err := p.records.LockGIDs(ctx)
 		if err != nil {
@@ -50,7 +50,7 @@ func (p *pod) register(ctx context.Context, all, ops plan.Ops, several bool) err
 		}
 		defer release()
 	}
-	if err := p.rdma.LookBefore(all, all); err != nil {
+	if err := p.RDMA.LookBefore(all, all); err != nil {
 		return err
 	}
 	return ops.Do(ctx, p)
@@ -59,7 +59,7 @@ func (p *pod) register(ctx context.Context, all, ops plan.Ops, several bool) err
 // undo undoes operations of the attachment. It takes the same lock for the same
 // attachments. It waits for the lock for no more than half of the time that the call has
 // left. Then it goes on without the lock: GID indexes may differ, but nothing stays behind.
-func (p *pod) undo(ctx context.Context, ops plan.Ops) error {
+func (p *Pod) undo(ctx context.Context, ops plan.Ops) error {
 	if _, _, several := ops.Registration(); several {
 		wait := undoLockTime
 		if end, ok := ctx.Deadline(); ok {
@@ -179,21 +179,6 @@ func (n Node) removeFillers(ctx context.Context) error {
 	return n.Machine.RemoveNetns(n.Fillers)
 }
 
-func needsFillers(rec record.Record) bool { return slices.ContainsFunc(rec.Plan.Ops, is[plan.Align]) }
-
-// clearFillers removes the fillers of a port that was made again: one may be at the index of
-// a pod. The next attachments make the indexes equal again.
-func (n Node) clearFillers(ctx context.Context, d plan.RDMADevice) error {
-	release, err := n.Records.LockGIDs(ctx)
-	if err != nil {
-		return err
-	}
-	defer release()
-	f := fillers{machine: n.Machine, path: n.Fillers}
-	defer f.close()
-	node, err := f.side(false)
-	if err != nil || node == nil {
-		return err
-	}
-	return align.Clear(ctx, *node, d)
+func needsFillers(rec record.Record) bool {
+	return slices.ContainsFunc(rec.Plan.Ops, plan.Is[plan.Align])
 }

@@ -40,8 +40,6 @@ type Node struct {
 	// AllowParent says whether a NIC of the host may be the parent in an ADD. nil allows
 	// every NIC.
 	AllowParent func(nic plan.Link) error
-	// RoutingOnly limits Lost and Repair to what only steers packets (plan.Op.Routing).
-	RoutingOnly bool
 	// Services returns the CIDRs of the cluster's Services, for hostLink.routes "auto".
 	Services func() ([]netip.Prefix, error)
 	// Addresses gives addresses to attachments and takes them back.
@@ -120,42 +118,42 @@ type RDMA interface {
 	Close()
 }
 
-// pod is where one attachment is made. It sends each run of operations to the kernel, the
+// Pod is where one attachment is made. It sends each run of operations to the kernel, the
 // wire or the RDMA subsystem, and counts the attachments that share one (shared.go).
-type pod struct {
+type Pod struct {
 	Kernel
 	wire    plan.Single
-	rdma    RDMA
+	RDMA    RDMA
 	fillers fillers
 	at      conf.Attachment
 	records record.Store
 	log     *slog.Logger
 	measure func(step string) (end func())
-	// renamed has a note for each port of a device that had another name at ADD.
-	renamed []error
-	// remade are the ports of devices that were made again since ADD.
-	remade map[plan.RDMADevice]bool
+	// Renamed has a note for each port of a device that had another name at ADD.
+	Renamed []error
+	// Remade are the ports of devices that were made again since ADD.
+	Remade map[plan.RDMADevice]bool
 }
 
 // recognise returns recorded operations with the names that their devices have now. The
 // programs of a pod keep a device that is renamed.
-func (p *pod) recognise(ctx context.Context, recorded plan.Ops) (plan.Ops, error) {
+func (p *Pod) recognise(ctx context.Context, recorded plan.Ops) (plan.Ops, error) {
 	if !slices.ContainsFunc(recorded, sharesDevice) {
 		return recorded, nil
 	}
-	now, err := p.rdma.Current(ctx, recorded)
+	now, err := p.RDMA.Current(ctx, recorded)
 	if err != nil {
 		return nil, err
 	}
-	p.remade = map[plan.RDMADevice]bool{}
+	p.Remade = map[plan.RDMADevice]bool{}
 	for i, op := range recorded {
 		had, is := op.Kind.(plan.Port)
 		has, _ := now[i].Kind.(plan.Port)
 		if has.Device.Index != had.Device.Index {
-			p.remade[has.Device] = true
+			p.Remade[has.Device] = true
 		}
 		if is && has.Device.Name != had.Device.Name {
-			p.renamed = append(p.renamed, cnierr.New(cnierr.Damaged, "check RDMA device", had.Device.Name, "rocectl env has the new name for programs that start",
+			p.Renamed = append(p.Renamed, cnierr.New(cnierr.Damaged, "check RDMA device", had.Device.Name, "rocectl env has the new name for programs that start",
 				"%w", &kernel.ChangedError{Property: "name", Want: had.Device.Name, Got: has.Device.Name}))
 		}
 	}
@@ -164,7 +162,7 @@ func (p *pod) recognise(ctx context.Context, recorded plan.Ops) (plan.Ops, error
 
 // open opens a pod's namespace for an attachment. The caller must Close it. Errors are
 // those of Machine.Open.
-func (n Node) open(netns string, at conf.Attachment) (*pod, error) {
+func (n Node) open(netns string, at conf.Attachment) (*Pod, error) {
 	k, err := n.Machine.Open(netns)
 	if err != nil {
 		return nil, err
@@ -174,7 +172,7 @@ func (n Node) open(netns string, at conf.Attachment) (*pod, error) {
 
 // openHost opens the host alone for an attachment. The caller must Close it. Errors are
 // those of Machine.OpenHost.
-func (n Node) openHost(at conf.Attachment) (*pod, error) {
+func (n Node) openHost(at conf.Attachment) (*Pod, error) {
 	k, err := n.Machine.OpenHost()
 	if err != nil {
 		return nil, err
@@ -182,37 +180,37 @@ func (n Node) openHost(at conf.Attachment) (*pod, error) {
 	return n.pod(k, "", nil, at), nil
 }
 
-func (n Node) pod(k Kernel, netns string, enter func(func() error) error, at conf.Attachment) *pod {
-	return &pod{
-		Kernel: k, wire: n.Machine.Wire(k), rdma: n.Machine.RDMA(netns, enter), fillers: fillers{machine: n.Machine, path: n.Fillers},
+func (n Node) pod(k Kernel, netns string, enter func(func() error) error, at conf.Attachment) *Pod {
+	return &Pod{
+		Kernel: k, wire: n.Machine.Wire(k), RDMA: n.Machine.RDMA(netns, enter), fillers: fillers{machine: n.Machine, path: n.Fillers},
 		at: at, records: n.Records, log: n.Log, measure: n.measure,
 	}
 }
 
-func (p *pod) of(op plan.Op) plan.Executor {
+func (p *Pod) of(op plan.Op) plan.Executor {
 	switch op.By() {
 	case plan.ByWire:
 		return plan.Each(p.wire)
 	case plan.ByRDMA:
-		return plan.Each(p.rdma)
+		return plan.Each(p.RDMA)
 	case plan.ByAligner:
-		return plan.Each(align.Aligner{Pod: align.Side{Kernel: p.Kernel, Tables: p.rdma}, Node: p.fillers.side, Owner: p.owner})
+		return plan.Each(align.Aligner{Pod: align.Side{Kernel: p.Kernel, Tables: p.RDMA}, Node: p.fillers.side, Owner: p.owner})
 	}
 	return p.Kernel
 }
 
 // Check implements plan.Executor.
-func (p *pod) Check(ctx context.Context, run ...plan.Op) error {
+func (p *Pod) Check(ctx context.Context, run ...plan.Op) error {
 	return p.of(run[0]).Check(ctx, run...)
 }
 
 // Close closes everything.
-func (p *pod) Close() {
+func (p *Pod) Close() {
 	if wire, ok := p.wire.(interface{ Close() }); ok { // a wire that holds nothing has no Close
 		wire.Close()
 	}
 	p.fillers.close()
-	p.rdma.Close()
+	p.RDMA.Close()
 	p.Kernel.Close()
 }
 
@@ -225,10 +223,10 @@ func Owners(records record.Store) map[netip.Addr]string {
 			continue
 		}
 		for _, a := range rec.Plan.Addresses() {
-			out[a.Prefix.Addr()] = who(rec)
+			out[a.Prefix.Addr()] = rec.Who()
 		}
 	}
 	return out
 }
 
-func (p *pod) owner(addr netip.Addr) string { return Owners(p.records)[addr] }
+func (p *Pod) owner(addr netip.Addr) string { return Owners(p.records)[addr] }

@@ -7,7 +7,6 @@ import (
 	"cmp"
 	"context"
 	"errors"
-	"fmt"
 	"iter"
 	"slices"
 
@@ -64,7 +63,7 @@ func (n Node) heldByPod(parent plan.Link, selected string) error {
 	}
 	return cnierr.New(cnierr.RDMAHeld, "move RDMA device", has.Device.Name,
 		"delete the pod that has it (in exclusive mode, each RDMA device serves one interface of one pod), or use the shared mode: rdma system set netns shared, which works only while no other network namespace exists",
-		"%s has it, for its interface %q", who(owner), owner.IfName)
+		"%s has it, for its interface %q", owner.Who(), owner.IfName)
 }
 
 // moves returns each recorded move of an RDMA device. It skips a record that cannot be
@@ -88,7 +87,7 @@ func (n Node) moves() iter.Seq2[record.Record, plan.Move] {
 // another attachment has since then. The kernel moves a device back when its namespace
 // ends, so the next pod may have it before the DEL of the last one.
 func (n Node) withoutMoved(rec record.Record) plan.Ops {
-	if !slices.ContainsFunc(rec.Plan.Ops, is[plan.Move]) {
+	if !slices.ContainsFunc(rec.Plan.Ops, plan.Is[plan.Move]) {
 		return rec.Plan.Ops
 	}
 	lost := map[plan.RDMADevice]bool{}
@@ -103,21 +102,10 @@ func (n Node) withoutMoved(rec record.Record) plan.Ops {
 	})
 }
 
-// is says whether an operation is of a kind.
-func is[K plan.Kind](op plan.Op) bool { _, ok := op.Kind.(K); return ok }
-
 // identity returns the part of a recorded device that stays the same, also if a pod renames
 // it, or its driver makes it again.
 func identity(m plan.Move) plan.RDMADevice {
 	return plan.RDMADevice{Name: m.Device.Name, GUID: m.Device.GUID, PCI: m.Device.PCI, Auxiliary: m.Device.Auxiliary}
-}
-
-// who names the pod of a record, or its container if the record has no pod.
-func who(rec record.Record) string {
-	if rec.Pod.Name == "" {
-		return fmt.Sprintf("container %q", rec.ContainerID)
-	}
-	return fmt.Sprintf("pod %q", rec.Pod.String())
 }
 
 // statusMode returns an error if the request names a mode and the node has the other

@@ -217,7 +217,7 @@ func TestRepairMovesTheDeviceOfADeadNamespaceBack(t *testing.T) {
 	}
 	w.fake.RemovePod(podPath("c1"))
 	w.hca.name = "renamed-by-the-pod"
-	_, err := w.node().Repair(ctx, c1)
+	_, err := w.repairs().Repair(ctx, c1)
 	if !errors.Is(err, kernel.ErrNetnsGone) {
 		t.Errorf("got %v, want that the pod is gone", err)
 	}

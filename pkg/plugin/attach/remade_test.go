@@ -16,9 +16,9 @@ import (
 
 	"github.com/roce-cni/roce-cni/pkg/base/cnierr"
 	"github.com/roce-cni/roce-cni/pkg/base/flock/flocktest"
-	"github.com/roce-cni/roce-cni/pkg/plugin/attach"
 	"github.com/roce-cni/roce-cni/pkg/plugin/conf"
 	"github.com/roce-cni/roce-cni/pkg/plugin/plan"
+	"github.com/roce-cni/roce-cni/pkg/tool/repair"
 )
 
 // reset makes the device of ens1 again: the entries of its table come back in order,
@@ -58,23 +58,23 @@ func (w *world) repairsAfterReset(fillersLast bool) {
 		t.Fatal(err)
 	}
 	before, pods := [][][]int{w.indexes("c1"), w.indexes("c2")}, w.fake.String()
-	if r := w.node().Remade(ctx); len(r) > 0 {
+	if r := w.repairs().Remade(ctx); len(r) > 0 {
 		t.Errorf("before the reset: %v", r)
 	}
 	w.reset(fillersLast)
-	if lost, err := w.node().Lost(ctx, c1); err == nil || len(lost) > 0 {
+	if lost, err := w.repairs().Lost(ctx, c1); err == nil || len(lost) > 0 {
 		t.Errorf("a repair of the pod alone is promised: %v, %v", lost.Commands("pod"), err)
 	}
-	remade := w.node().Remade(ctx)
+	remade := w.repairs().Remade(ctx)
 	if len(remade) != 1 || remade[0].String() != "mlx5_0/1" || len(remade[0].Pods) != 2 {
 		t.Fatalf("got %v, want one port with two pods", remade)
 	}
 	w.hca.users = []string{"process 9 (server) uses mlx5_0/1"}
-	if err := w.node().Reset(ctx, remade, w.repairEach); cnierr.CodeOf(err) != cnierr.RDMAHeld || w.fake.String() != pods {
+	if err := w.repairs().Reset(ctx, remade, w.repairEach); cnierr.CodeOf(err) != cnierr.RDMAHeld || w.fake.String() != pods {
 		t.Errorf("under a program: got %v, want code %d and no change", err, cnierr.RDMAHeld)
 	}
 	w.hca.users = nil
-	if err := w.node().Reset(ctx, remade, w.repairEach); err != nil {
+	if err := w.repairs().Reset(ctx, remade, w.repairEach); err != nil {
 		t.Fatal(err)
 	}
 	if diff := cmp.Diff(before, [][][]int{w.indexes("c1"), w.indexes("c2")}); diff != "" {
@@ -84,7 +84,7 @@ func (w *world) repairsAfterReset(fillersLast bool) {
 		t.Errorf("the pods (-before +after):\n%s", diff)
 	}
 	w.reset(fillersLast) // the record has the new index now: what moves later is no reset
-	if r := w.node().Remade(ctx); len(r) > 0 {
+	if r := w.repairs().Remade(ctx); len(r) > 0 {
 		t.Errorf("after the repair: %v", r)
 	}
 	w.comeEqual("c3")
@@ -94,7 +94,7 @@ func (w *world) repairsAfterReset(fillersLast bool) {
 func (w *world) repairEach(pods []conf.Attachment) error {
 	var errs []error
 	for _, at := range slices.Backward(pods) {
-		done, err := w.node().Repair(ctx, at)
+		done, err := w.repairs().Repair(ctx, at)
 		if slices.ContainsFunc(done, func(op plan.Op) bool { _, looks := op.Kind.(plan.GID); return looks }) {
 			w.t.Errorf("repair of %s: %v", at.ContainerID, done.Commands("pod"))
 		}
@@ -115,9 +115,9 @@ func TestAResetThatFailsLeavesNoPodWithoutAddresses(t *testing.T) {
 		}
 		was, pods := [][][]int{w.indexes("c1"), w.indexes("c2")}, w.fake.String()
 		w.reset(false)
-		ports := w.node().Remade(ctx)
+		ports := w.repairs().Remade(ctx)
 		before, called := w.fake.Calls(), spoil(w)
-		err := w.node().Reset(called, ports, func(pods []conf.Attachment) error {
+		err := w.repairs().Reset(called, ports, func(pods []conf.Attachment) error {
 			if called.Err() != nil {
 				return called.Err()
 			}
@@ -132,7 +132,7 @@ func TestAResetThatFailsLeavesNoPodWithoutAddresses(t *testing.T) {
 		if diff := cmp.Diff(lines(pods), left); diff != "" {
 			t.Errorf("after %v the pods have (-before +after):\n%s", err, diff)
 		}
-		if err := w.node().Reset(ctx, w.node().Remade(ctx), w.repairEach); err != nil {
+		if err := w.repairs().Reset(ctx, w.repairs().Remade(ctx), w.repairEach); err != nil {
 			t.Errorf("the next reset: %v", err)
 		}
 		if diff := cmp.Diff(was, [][][]int{w.indexes("c1"), w.indexes("c2")}); diff != "" {
@@ -171,9 +171,9 @@ func TestResetDoesNotStopAnADD(t *testing.T) {
 		t.Fatal(err)
 	}
 	cleared := make(chan error, 1)
-	port := attach.Remade{Device: device, Pods: []conf.Attachment{c1}}
+	port := repair.Remade{Device: device, Pods: []conf.Attachment{c1}}
 	go func() {
-		cleared <- w.node().Reset(ctx, []attach.Remade{port}, func([]conf.Attachment) error { return nil })
+		cleared <- w.repairs().Reset(ctx, []repair.Remade{port}, func([]conf.Attachment) error { return nil })
 	}()
 	flocktest.UntilBlocked(t, filepath.Join(w.dir, "attachments", "c1", "lock"), cleared)
 	soon, cancel := context.WithTimeout(ctx, 5*time.Second)
@@ -199,7 +199,7 @@ func TestResetLeavesOutAPodThatHasGone(t *testing.T) {
 		t.Fatal(err)
 	}
 	w.reset(false)
-	remade := w.node().Remade(ctx)
+	remade := w.repairs().Remade(ctx)
 	if len(remade) != 1 || len(remade[0].Pods) != 3 {
 		t.Fatalf("got %v, want one port with three pods", remade)
 	}
@@ -207,7 +207,7 @@ func TestResetLeavesOutAPodThatHasGone(t *testing.T) {
 		t.Fatal(err)
 	}
 	w.fake.RemovePod(podPath("c3"))
-	if err := w.node().Reset(ctx, remade, w.repairEach); err != nil {
+	if err := w.repairs().Reset(ctx, remade, w.repairEach); err != nil {
 		t.Error(err)
 	}
 }

@@ -61,7 +61,7 @@ func TestRepairRestoresWhatCheckMisses(t *testing.T) {
 			w, v4, v6 := attached(t)
 			w.pod.IP("link add theirs type dummy")
 			w.pod.IP("rule add from 10.0.0.1/32 lookup 200 priority 100")
-			whole, n := w.fake.String(), w.node()
+			whole, n := w.fake.String(), w.repairs()
 			for _, command := range d.script {
 				w.pod.IP(strings.NewReplacer("ADDR4", v4, "ADDR6", v6).Replace(command))
 			}
@@ -120,7 +120,7 @@ func TestRepairLeavesARouteOfAnotherProtocol(t *testing.T) {
 	w.pod.IP("route del default dev net1 table 100")
 	w.pod.IP("route add default via 172.16.11.6 dev net1 table 100 proto 4 src " + v4)
 	damaged := w.fake.String()
-	if done, err := w.node().Repair(ctx, c1); cnierr.CodeOf(err) != cnierr.RouteTaken || len(done) > 0 {
+	if done, err := w.repairs().Repair(ctx, c1); cnierr.CodeOf(err) != cnierr.RouteTaken || len(done) > 0 {
 		t.Errorf("did %v, %v, want code %d", done, err, cnierr.RouteTaken)
 	}
 	if diff := cmp.Diff(damaged, w.fake.String()); diff != "" {
@@ -139,7 +139,7 @@ func TestRepairRestoresTheRouteToASubnetAlone(t *testing.T) {
 		want := strings.Replace(w.fake.String(), kernels, ours, 1)
 		subnet, _, _ := strings.Cut(kernels, " ")
 		w.pod.IP("route del " + subnet + " dev net1")
-		if done, err := w.node().Repair(ctx, c1); err != nil || len(done) != 1 {
+		if done, err := w.repairs().Repair(ctx, c1); err != nil || len(done) != 1 {
 			t.Errorf("%s: did %v, %v, want one operation", subnet, done, err)
 		}
 		if diff := cmp.Diff(lines(want), lines(w.fake.String())); diff != "" || len(w.wire.asked) > 0 {
@@ -154,7 +154,7 @@ func TestRepairAsksOnlyForTheAddressThatWasLost(t *testing.T) {
 	w.pod.IP("addr del " + v6 + "/64 dev net1")
 	w.wire.refuse = 1
 	before := w.fake.String()
-	if _, err := w.node().Repair(ctx, c1); err == nil || cnierr.CodeOf(err) != cnierr.AddressTaken {
+	if _, err := w.repairs().Repair(ctx, c1); err == nil || cnierr.CodeOf(err) != cnierr.AddressTaken {
 		t.Errorf("got %v, want code %d: another host took the address", err, cnierr.AddressTaken)
 	}
 	if diff := cmp.Diff([]string{v6}, w.wire.asked); diff != "" {
@@ -211,14 +211,14 @@ func TestRepairRefusesWhatItCannotRestore(t *testing.T) {
 			tt.spoil(w, v4)
 			before := w.fake.String()
 			for verb, do := range map[string]func() (plan.Ops, error){
-				"Lost":   func() (plan.Ops, error) { return w.node().Lost(ctx, c1) },
-				"Repair": func() (plan.Ops, error) { return w.node().Repair(ctx, c1) },
+				"Lost":   func() (plan.Ops, error) { return w.repairs().Lost(ctx, c1) },
+				"Repair": func() (plan.Ops, error) { return w.repairs().Repair(ctx, c1) },
 			} {
 				if ops, err := do(); err == nil || cnierr.CodeOf(err) != tt.code || len(ops) > 0 {
 					t.Errorf("%s: got %v, %v, want code %d", verb, ops, err, tt.code)
 				}
 			}
-			if _, err := w.node().CheckRecord(ctx, c1); err == nil {
+			if _, err := w.repairs().CheckRecord(ctx, c1); err == nil {
 				t.Error("CheckRecord finds nothing wrong")
 			}
 			if diff := cmp.Diff(before, w.fake.String()); diff != "" {
@@ -234,12 +234,12 @@ func TestRepairOfARenamedInterfaceSaysWhatCheckSays(t *testing.T) {
 	w, _, _ := attached(t)
 	w.pod.IP("link set net1 down")
 	w.pod.IP("link set net1 name foo")
-	if _, err := w.node().Repair(ctx, c1); !errors.Is(err, kernel.ErrRenamed) {
+	if _, err := w.repairs().Repair(ctx, c1); !errors.Is(err, kernel.ErrRenamed) {
 		t.Errorf("got %v, want kernel.ErrRenamed", err)
 	}
 	w.pod.IP("link set foo name net1")
 	w.pod.IP("link set net1 up")
-	if _, err := w.node().Repair(ctx, c1); err != nil {
+	if _, err := w.repairs().Repair(ctx, c1); err != nil {
 		t.Errorf("after the interface has its name again: %v", err)
 	}
 	w.pod.IP("link set net1 down")
@@ -253,7 +253,7 @@ func TestRepairOfARenamedInterfaceSaysWhatCheckSays(t *testing.T) {
 func TestWhatWasNeverAddedHasNoRecord(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
-	if _, err := w.node().CheckRecord(ctx, c1); !errors.Is(err, record.ErrNotExist) || cnierr.CodeOf(err) != cnierr.Damaged {
+	if _, err := w.repairs().CheckRecord(ctx, c1); !errors.Is(err, record.ErrNotExist) || cnierr.CodeOf(err) != cnierr.Damaged {
 		t.Errorf("got %v, want record.ErrNotExist with code %d", err, cnierr.Damaged)
 	}
 	w.mustBeEmpty("after looking")
@@ -267,14 +267,14 @@ func TestRepairThatFailedIsFinishedByTheNext(t *testing.T) {
 		w.pod.IP("link del net1")
 		w.fake.FailAt(i, errFault)
 		before := w.fake.Calls()
-		_, err := w.node().Repair(ctx, c1)
+		_, err := w.repairs().Repair(ctx, c1)
 		if w.fake.Calls()-before < i {
 			return // beyond the last call
 		}
 		if !errors.Is(err, errFault) {
 			t.Fatalf("failing at call %d: got %v", i, err)
 		}
-		if _, err := w.node().Repair(ctx, c1); err != nil {
+		if _, err := w.repairs().Repair(ctx, c1); err != nil {
 			t.Errorf("after failing at call %d: %v", i, err)
 		}
 		if diff := cmp.Diff(lines(whole), lines(w.fake.String())); diff != "" {
@@ -293,7 +293,7 @@ func TestARailThatCannotBeRestoredDoesNotHoldUpTheOthers(t *testing.T) {
 		test := func(t *testing.T, routingOnly bool) {
 			t.Parallel()
 			w := newRailsWorld(t)
-			n := w.node()
+			n := w.repairs()
 			n.RoutingOnly = routingOnly
 			pod := w.fake.Pod(podPath("c1"))
 			if _, err := w.node().Add(ctx, w.request("c1", "net1", "")); err != nil {
@@ -317,7 +317,7 @@ func TestARailThatCannotBeRestoredDoesNotHoldUpTheOthers(t *testing.T) {
 			if diff := cmp.Diff(lost.Commands("pod"), done.Commands("pod")); diff != "" {
 				t.Errorf("Repair did something else than Lost said (-said +did):\n%s", diff)
 			}
-			if _, err := w.node().CheckRecord(ctx, c1); err == nil || strings.Contains(err.Error(), "net1-2") {
+			if _, err := w.repairs().CheckRecord(ctx, c1); err == nil || strings.Contains(err.Error(), "net1-2") {
 				t.Errorf("CHECK: %v, want findings about rail 1 alone", err)
 			}
 		}
@@ -331,7 +331,7 @@ func TestARenamedRDMADeviceIsNoDamage(t *testing.T) {
 	t.Parallel()
 	w := history(t, `"any"`, 1)
 	w.hca.now = "rocep1s0f0"
-	if changed, err := w.node().CheckRecord(ctx, c1); err != nil || len(changed) != 3 || !strings.Contains(changed[0].Error(), "want name mlx5_0, got rocep1s0f0") {
+	if changed, err := w.repairs().CheckRecord(ctx, c1); err != nil || len(changed) != 3 || !strings.Contains(changed[0].Error(), "want name mlx5_0, got rocep1s0f0") {
 		t.Errorf("check: got %v, %v", changed, err)
 	}
 	if err := w.node().Check(ctx, w.request("c1", "net1", "")); err != nil {
@@ -339,7 +339,7 @@ func TestARenamedRDMADeviceIsNoDamage(t *testing.T) {
 	}
 	before := w.indexes("c1")
 	w.lose("net1", "0.0.0.0/0")
-	if done, err := w.node().Repair(ctx, c1); err != nil || len(done) == 0 {
+	if done, err := w.repairs().Repair(ctx, c1); err != nil || len(done) == 0 {
 		t.Fatalf("repair: got %v, %v", done, err)
 	}
 	if diff := cmp.Diff(before, w.indexes("c1")); diff != "" {
@@ -353,7 +353,7 @@ func TestAPodOfAProcessOfTheHostIsGone(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	w.fake.Pod(podPath("c1"))
-	n := w.node()
+	n := w.repairs()
 	if _, err := n.Add(ctx, w.request("c1", "net1", "")); err != nil {
 		t.Fatal(err)
 	}

@@ -22,7 +22,7 @@ import (
 // in this namespace and all of it is in place, resume returns its result, or refuses a
 // second roce that adopts, which looks like a repeated ADD. Anything else is taken away
 // with its lease, and the result is nil: this ADD starts from nothing.
-func (n Node) resume(ctx context.Context, pod *pod, req conf.Request) (*current.Result, error) {
+func (n Node) resume(ctx context.Context, pod *Pod, req conf.Request) (*current.Result, error) {
 	rec, err := n.Records.Load(req.Attachment)
 	if errors.Is(err, record.ErrNotExist) {
 		return nil, nil
@@ -36,7 +36,7 @@ func (n Node) resume(ctx context.Context, pod *pod, req conf.Request) (*current.
 			return nil, err
 		}
 	}
-	if here && rec.Committed && whole(examine(ctx, pod, rec.Plan, nil)) && n.Addresses.CheckRepeated(ctx, req, rec) == nil {
+	if here && rec.Committed && whole(Examine(ctx, pod, rec.Plan, nil)) && n.Addresses.CheckRepeated(ctx, req, rec) == nil {
 		if req.Prev != nil { // the plugin that made the interface would have refused a repeated ADD
 			return nil, twice(req)
 		}
@@ -86,8 +86,8 @@ func second(rec record.Record, req conf.Request) bool {
 
 // whole says that nothing is damaged that another ADD could make again. A NIC that is
 // down, and what another program routes, are no reason to take the link away from the pod.
-func whole(f findings) bool {
-	return !slices.ContainsFunc(f.damage, func(err error) bool {
+func whole(f Findings) bool {
+	return !slices.ContainsFunc(f.Damage, func(err error) bool {
 		return !errors.Is(err, kernel.ErrParentDown) && !errors.Is(err, kernel.ErrOutranked)
 	})
 }

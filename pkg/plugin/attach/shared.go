@@ -20,7 +20,7 @@ import (
 
 // Do implements plan.Executor. A shared operation is done with the node's lock held. It is
 // in the record already, so no other attachment undoes it from then on.
-func (p *pod) Do(ctx context.Context, run ...plan.Op) error {
+func (p *Pod) Do(ctx context.Context, run ...plan.Op) error {
 	defer p.measure(run[0].Name())()
 	if !run[0].Shared {
 		return p.of(run[0]).Do(ctx, run...)
@@ -39,7 +39,7 @@ func (p *pod) Do(ctx context.Context, run ...plan.Op) error {
 // Undo implements plan.Executor. The last attachment that has a shared operation in its
 // record undoes it. Each one removes it from its record before the lock is released, so of
 // two that are deleted at the same time the second finds that it is the last.
-func (p *pod) Undo(ctx context.Context, run ...plan.Op) error {
+func (p *Pod) Undo(ctx context.Context, run ...plan.Op) error {
 	if !run[0].Shared {
 		return p.undoRun(ctx, run...)
 	}
@@ -57,7 +57,7 @@ func (p *pod) Undo(ctx context.Context, run ...plan.Op) error {
 
 // undoRun undoes operations. Rules that stay in a pod are no reason to keep the pod: no
 // other pod sees them. Nor is a VLAN that another program uses.
-func (p *pod) undoRun(ctx context.Context, run ...plan.Op) error {
+func (p *Pod) undoRun(ctx context.Context, run ...plan.Op) error {
 	err := p.of(run[0]).Undo(ctx, run...)
 	if run[0].Place == plan.Pod && errors.Is(err, kernel.ErrRulesLeft) {
 		p.log.Warn("rules of the pod stay", "container", p.at.ContainerID, "interface", p.at.IfName, "error", err)
@@ -72,7 +72,7 @@ func (p *pod) undoRun(ctx context.Context, run ...plan.Op) error {
 
 // undoUnlessHeld undoes an operation unless another attachment has it, and removes it
 // from the record.
-func (p *pod) undoUnlessHeld(ctx context.Context, op plan.Op) error {
+func (p *Pod) undoUnlessHeld(ctx context.Context, op plan.Op) error {
 	held, err := p.held(op)
 	if err != nil {
 		return err
@@ -100,7 +100,7 @@ func (p *pod) undoUnlessHeld(ctx context.Context, op plan.Op) error {
 
 // held says whether another attachment has the operation. If a record cannot be read, its
 // attachment may have the operation.
-func (p *pod) held(op plan.Op) (bool, error) {
+func (p *Pod) held(op plan.Op) (bool, error) {
 	for rec, err := range p.records.All(p.at) {
 		switch {
 		case err != nil && rec.Attachment == (conf.Attachment{}): // not even a list

@@ -188,7 +188,7 @@ func TestRepairDoesWhatIsSharedAgain(t *testing.T) {
 		t.Fatal(err)
 	}
 	w.fake.Host().IP("route del 10.9.0.0/24 dev ens1 table 200")
-	if done, err := w.node().Repair(ctx, c1); err != nil || len(done) != 1 {
+	if done, err := w.repairs().Repair(ctx, c1); err != nil || len(done) != 1 {
 		t.Errorf("did %v, %v, want one operation", done, err)
 	}
 	w.mustShare(true, "after Repair")

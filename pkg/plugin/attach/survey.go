@@ -20,7 +20,7 @@ import (
 // survey reads what the plan needs: the facts of each rail, or why the rail cannot be
 // made. It returns the request with the CIDRs of the cluster's Services. It fails early if
 // ADD must fail.
-func (n Node) survey(ctx context.Context, pod *pod, req conf.Request) (conf.Request, []plan.RailFacts, error) {
+func (n Node) survey(ctx context.Context, pod *Pod, req conf.Request) (conf.Request, []plan.RailFacts, error) {
 	req, err := n.withServices(req)
 	if err != nil {
 		return req, nil, err
@@ -44,9 +44,9 @@ func (n Node) survey(ctx context.Context, pod *pod, req conf.Request) (conf.Requ
 			return req, nil, err
 		}
 		r.Node = n.ID
-		r.RDMA, r.Fault = n.device(ctx, pod.rdma, req, one, r.Parent)
+		r.RDMA, r.Fault = n.device(ctx, pod.RDMA, req, one, r.Parent)
 		if req.MinRails < len(req.Rails) { // only of a rail that can be left out: it takes a file for each place
-			r.Fault = cmp.Or(r.Fault, hasPlace(pod.rdma, req, r.RDMA))
+			r.Fault = cmp.Or(r.Fault, hasPlace(pod.RDMA, req, r.RDMA))
 		}
 	}
 	return req, rails, nil
@@ -108,7 +108,7 @@ func enough(req conf.Request, rails []plan.RailFacts) (leftOut []string, err err
 			continue
 		}
 		if all > 1 {
-			fault = inRail(i, req.Rails[i].IfName, fault)
+			fault = InRail(i, req.Rails[i].IfName, fault)
 		}
 		errs = append(errs, fault)
 		code := cnierr.CodeOf(fault)
@@ -163,7 +163,7 @@ func distinct(req conf.Request, rails []plan.Rail) error {
 			default:
 				continue
 			}
-			return inRail(r.Number, r.IfName, err)
+			return InRail(r.Number, r.IfName, err)
 		}
 	}
 	return nil
@@ -172,7 +172,7 @@ func distinct(req conf.Request, rails []plan.Rail) error {
 // onePort says whether two rails have one RDMA port. A preview can have devices without an
 // index.
 func onePort(a, b *plan.RDMA) bool {
-	return a != nil && b != nil && a.Device.Name == b.Device.Name && samePort(a.Device, b.Device)
+	return a != nil && b != nil && a.Device.Name == b.Device.Name && a.Device.SamePort(b.Device)
 }
 
 // free refuses the name of a link in the pod that we did not make.
@@ -185,8 +185,8 @@ func free(rail conf.Rail, f plan.Facts) error {
 		"the pod has another interface of this name, which is not of this attachment")
 }
 
-// inRail names the rail that an error is about.
-func inRail(number int, name conf.LinkName, err error) error {
+// InRail names the rail that an error is about.
+func InRail(number int, name conf.LinkName, err error) error {
 	subject := fmt.Sprint(number)
 	if name != "" { // STATUS knows no names
 		subject += fmt.Sprintf(" (%s)", name)

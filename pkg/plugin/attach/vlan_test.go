@@ -190,7 +190,7 @@ func TestRepairMakesAVLANAgain(t *testing.T) {
 		t.Errorf("CHECK without the VLAN: %v", err)
 	}
 	at := conf.Attachment{ContainerID: "c1", IfName: "net1"}
-	if _, err := w.node().Repair(ctx, at); err != nil {
+	if _, err := w.repairs().Repair(ctx, at); err != nil {
 		t.Fatalf("repair: %v", err)
 	}
 	if err := w.node().Check(ctx, w.request("c1", "net1", "")); err != nil {

@@ -28,6 +28,7 @@ import (
 	"github.com/roce-cni/roce-cni/pkg/plugin/plan"
 	"github.com/roce-cni/roce-cni/pkg/plugin/probe"
 	"github.com/roce-cni/roce-cni/pkg/plugin/record"
+	"github.com/roce-cni/roce-cni/pkg/tool/repair"
 )
 
 var (
@@ -135,6 +136,9 @@ func (w *world) node() attach.Node {
 }
 
 // machine is what the node of a world runs on.
+// repairs returns the attachments of the node, to be repaired.
+func (w *world) repairs() repair.Attachments { return repair.Attachments{Node: w.node()} }
+
 type machine struct{ w *world }
 
 func (m machine) Open(netns string) (attach.Kernel, error) {

@@ -86,6 +86,9 @@ func All[K Kind](ops Ops) iter.Seq[K] {
 	}
 }
 
+// Is says whether an operation is of a kind.
+func Is[K Kind](op Op) bool { _, ok := op.Kind.(K); return ok }
+
 // At returns the operations that act at a place.
 func (o Ops) At(p Place) Ops {
 	return o.without(func(op Op) bool { return op.Place != p })

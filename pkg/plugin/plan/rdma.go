@@ -51,6 +51,11 @@ type RDMADevice struct {
 	Auxiliary string `json:"auxiliary,omitempty"`
 }
 
+// SamePort says whether two devices of a node are one port now, whatever its name is.
+func (d RDMADevice) SamePort(other RDMADevice) bool {
+	return d.Index == other.Index && d.Port == other.Port
+}
+
 // Move moves an RDMA device into the pod's namespace, in exclusive mode. Undo
 // moves it back to the host's namespace under its own name. It finds the device
 // in the pod's namespace, or where the kernel puts it when that namespace is

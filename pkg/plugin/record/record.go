@@ -58,6 +58,14 @@ type Record struct {
 	Plan      plan.Plan     `json:"plan"`
 }
 
+// Who names the pod of a record, or its container if the record has no pod.
+func (r Record) Who() string {
+	if r.Pod.Name == "" {
+		return fmt.Sprintf("container %q", r.ContainerID)
+	}
+	return fmt.Sprintf("pod %q", r.Pod.String())
+}
+
 // Store is a folder of records. The folder and its files are made on first
 // use, 0700 and 0600.
 type Store struct {

@@ -3,7 +3,7 @@
 
 // Package heal makes again what the attachments of a node lose, when they lose it.
 //
-// It decides when, and package attach what: it looks at an attachment after the kernel has
+// It decides when, and package repair what: it looks at an attachment after the kernel has
 // told of a change in the pod or of one of its NICs, and at all of them every few minutes.
 // It keeps no state on disk, so it may be killed at any time. It knows no cluster: what it
 // did is in the file of the calls, where the agent and rocectl read it. Read this file for
@@ -25,13 +25,13 @@ import (
 	"github.com/roce-cni/roce-cni/pkg/base/cnierr"
 	"github.com/roce-cni/roce-cni/pkg/base/netns"
 	"github.com/roce-cni/roce-cni/pkg/cluster/agent/pace"
-	"github.com/roce-cni/roce-cni/pkg/plugin/attach"
 	"github.com/roce-cni/roce-cni/pkg/plugin/calls"
 	"github.com/roce-cni/roce-cni/pkg/plugin/conf"
 	"github.com/roce-cni/roce-cni/pkg/plugin/kernel"
 	"github.com/roce-cni/roce-cni/pkg/plugin/plan"
 	"github.com/roce-cni/roce-cni/pkg/plugin/rdma"
 	"github.com/roce-cni/roce-cni/pkg/plugin/record"
+	"github.com/roce-cni/roce-cni/pkg/tool/repair"
 )
 
 // There are at most 30 repairs in a minute: atOnce, and another one after each pause. Those of
@@ -59,12 +59,12 @@ const (
 	patience = 30 * time.Second
 )
 
-// Node is what makes things again: attach.Node.
+// Node is what makes things again: repair.Attachments.
 type Node interface {
 	Lost(ctx context.Context, at conf.Attachment) (plan.Ops, error)
 	Repair(ctx context.Context, at conf.Attachment) (plan.Ops, error)
-	Remade(ctx context.Context) []attach.Remade
-	Reset(ctx context.Context, ports []attach.Remade, repair func([]conf.Attachment) error) error
+	Remade(ctx context.Context) []repair.Remade
+	Reset(ctx context.Context, ports []repair.Remade, repair func([]conf.Attachment) error) error
 }
 
 // Config is what a Healer works with. All fields are needed.

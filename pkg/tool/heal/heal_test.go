@@ -23,12 +23,12 @@ import (
 	"github.com/roce-cni/roce-cni/pkg/base/cnierr"
 	"github.com/roce-cni/roce-cni/pkg/base/netns"
 	"github.com/roce-cni/roce-cni/pkg/cluster/agent/pace"
-	"github.com/roce-cni/roce-cni/pkg/plugin/attach"
 	"github.com/roce-cni/roce-cni/pkg/plugin/calls"
 	"github.com/roce-cni/roce-cni/pkg/plugin/conf"
 	"github.com/roce-cni/roce-cni/pkg/plugin/plan"
 	"github.com/roce-cni/roce-cni/pkg/plugin/rdma"
 	"github.com/roce-cni/roce-cni/pkg/plugin/record"
+	"github.com/roce-cni/roce-cni/pkg/tool/repair"
 )
 
 // machine is a node with attachments that lose their rules. Its clock starts with the test.
@@ -77,8 +77,8 @@ func (m *machine) Repair(_ context.Context, at conf.Attachment) (plan.Ops, error
 	return plan.InPod(plan.Rule{}), nil
 }
 
-func (m *machine) Remade(context.Context) []attach.Remade { return nil }
-func (m *machine) Reset(_ context.Context, _ []attach.Remade, repair func([]conf.Attachment) error) error {
+func (m *machine) Remade(context.Context) []repair.Remade { return nil }
+func (m *machine) Reset(_ context.Context, _ []repair.Remade, repair func([]conf.Attachment) error) error {
 	m.mu.Lock()
 	pods := slices.SortedFunc(maps.Keys(m.why), func(a, b conf.Attachment) int { return cmp.Compare(a.ContainerID, b.ContainerID) })
 	m.mu.Unlock()

@@ -1,11 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The roce-cni authors
 
-// Package repair rebuilds a lease database that cannot be read, from the records of the
-// attachments and from the addresses in the network namespaces of the node.
+// Package repair makes again what the attachments of a node have lost, and rebuilds a lease
+// database that cannot be read.
 //
-// It never touches a sound database, and never makes an address free that a namespace
-// has. It stands above record and ledger, and knows nothing of pools.
+// It works from the records of the attachments, and for the database also from the addresses
+// in the network namespaces of the node. It never touches a sound database or what other
+// programs have set, and never makes an address free that a namespace has. attachments.go has
+// the attachments, this file the database.
 package repair
 
 import (

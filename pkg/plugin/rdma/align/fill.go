@@ -269,24 +269,6 @@ func (a Aligner) giveBack(ctx context.Context, rails []*rail, from int) error {
 	return errors.Join(errs...)
 }
 
-// Clear removes all fillers of a port.
-func Clear(ctx context.Context, node Side, d plan.RDMADevice) error {
-	entries, _, err := node.Tables.Before(plan.Pod, d, math.MaxInt)
-	if err != nil {
-		return err
-	}
-	var fillers plan.Ops
-	for _, e := range entries {
-		if plan.FillerRange.Contains(e.GID) {
-			fillers = append(fillers, plan.InPod(plan.Address{Link: conf.LinkName(e.Netdev), Prefix: netip.PrefixFrom(e.GID, e.GID.BitLen())})...)
-		}
-	}
-	if len(fillers) == 0 {
-		return nil
-	}
-	return node.Kernel.Undo(ctx, fillers...)
-}
-
 // addresses returns the addresses that operations set.
 func addresses(ops plan.Ops) []netip.Addr {
 	var out []netip.Addr

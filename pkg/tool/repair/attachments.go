@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The roce-cni authors
 
-package attach
+package repair
 
 import (
 	"cmp"
@@ -9,26 +9,53 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"math"
+	"net/netip"
 	"slices"
+	"time"
 
 	"github.com/roce-cni/roce-cni/pkg/base/cnierr"
 	"github.com/roce-cni/roce-cni/pkg/base/netns"
+	"github.com/roce-cni/roce-cni/pkg/plugin/attach"
 	"github.com/roce-cni/roce-cni/pkg/plugin/conf"
 	"github.com/roce-cni/roce-cni/pkg/plugin/kernel"
 	"github.com/roce-cni/roce-cni/pkg/plugin/plan"
 	"github.com/roce-cni/roce-cni/pkg/plugin/rdma"
-	"github.com/roce-cni/roce-cni/pkg/plugin/rdma/align"
 	"github.com/roce-cni/roce-cni/pkg/plugin/record"
 )
 
+// Attachments are those of a node, from their records. They are tested in package attach,
+// with the machine that its verbs are tested on.
+type Attachments struct {
+	attach.Node
+	// RoutingOnly limits Lost and Repair to what only steers packets (plan.Op.Routing).
+	RoutingOnly bool
+}
+
+// patience is how long Reset waits for one attachment.
+const patience = 20 * time.Second
+
+// CheckRecord is Check from the record alone, without the configuration of the
+// network. It does not ask other IPAM plugins, because they need the configuration.
+// Without a record, the error contains record.ErrNotExist. changed is what other
+// programs have set, and what is no damage.
+func (n Attachments) CheckRecord(ctx context.Context, at conf.Attachment) (changed []error, err error) {
+	err = n.Standing(ctx, at, "", func(pod *attach.Pod, rec record.Record) error {
+		found := attach.Examine(ctx, pod, rec.Plan, nil)
+		changed = append(pod.Renamed, found.Changed...)
+		return errors.Join(append(found.Damage, n.Addresses.CheckRecord(ctx, rec))...)
+	})
+	return changed, err
+}
+
 // Lost returns what Repair would do to an attachment. It returns nothing when nothing
 // is missing, and an error for damage that Repair can do nothing about. It changes nothing.
-func (n Node) Lost(ctx context.Context, at conf.Attachment) (plan.Ops, error) {
+func (n Attachments) Lost(ctx context.Context, at conf.Attachment) (plan.Ops, error) {
 	var ops plan.Ops
-	err := n.standing(ctx, at, "", func(pod *pod, rec record.Record) (err error) {
+	err := n.Standing(ctx, at, "", func(pod *attach.Pod, rec record.Record) (err error) {
 		ops, err = n.lost(ctx, pod, rec)
 		if ops = ops.Changes(); len(ops) == 0 && err == nil {
-			err = errors.Join(examine(ctx, pod, rec.Plan, nil).damage...) // what only a look finds
+			err = errors.Join(attach.Examine(ctx, pod, rec.Plan, nil).Damage...) // what only a look finds
 		}
 		return err
 	})
@@ -42,18 +69,18 @@ func (n Node) Lost(ctx context.Context, at conf.Attachment) (plan.Ops, error) {
 // It refuses an attachment if an address is not leased to it any more, and each rail with
 // an interface that exists but is different, or has another name: the kernel could only
 // replace it, and the pod would lose its connections.
-func (n Node) Repair(ctx context.Context, at conf.Attachment) (plan.Ops, error) {
+func (n Attachments) Repair(ctx context.Context, at conf.Attachment) (plan.Ops, error) {
 	var done plan.Ops
-	err := n.standing(ctx, at, "", func(pod *pod, rec record.Record) (err error) {
+	err := n.Standing(ctx, at, "", func(pod *attach.Pod, rec record.Record) (err error) {
 		ops, refused := n.lost(ctx, pod, rec)
-		if slices.ContainsFunc(ops, is[plan.Align]) {
+		if slices.ContainsFunc(ops, plan.Is[plan.Align]) {
 			release, err := n.Records.LockGIDs(ctx)
 			if err != nil {
 				return err
 			}
 			defer release()
 		}
-		if err := pod.rdma.LookBefore(rec.Plan.Ops, ops); err != nil {
+		if err := pod.RDMA.LookBefore(rec.Plan.Ops, ops); err != nil {
 			return err
 		}
 		done, err = redo(ctx, pod, ops)
@@ -61,13 +88,13 @@ func (n Node) Repair(ctx context.Context, at conf.Attachment) (plan.Ops, error) 
 		if err != nil || refused != nil {
 			return errors.Join(err, refused)
 		}
-		if err := errors.Join(examine(ctx, pod, rec.Plan, nil).damage...); err != nil || len(pod.remade) == 0 {
+		if err := errors.Join(attach.Examine(ctx, pod, rec.Plan, nil).Damage...); err != nil || len(pod.Remade) == 0 {
 			return err
 		}
 		return n.Records.Save(rec) // the devices as they are now
 	})
-	if errors.Is(err, kernel.ErrNetnsGone) { // RDMA devices get their names and settings back, and DEL removes all else
-		err = errors.Join(err, n.withRecord(ctx, at, func(rec record.Record) error { return n.undoOnHost(ctx, rec, n.withoutMoved(rec)) }))
+	if errors.Is(err, kernel.ErrNetnsGone) {
+		err = errors.Join(err, n.GiveBack(ctx, at))
 	}
 	return done, err
 }
@@ -93,7 +120,7 @@ func redo(ctx context.Context, x plan.Executor, ops plan.Ops) (done plan.Ops, er
 // addresses are among them, the recorded conflict probe comes before them, because
 // another host may have taken them. Nothing else is sent on the wire: the gateway was
 // there when the pod started, and neighbours know the MAC.
-func (n Node) lost(ctx context.Context, pod *pod, rec record.Record) (plan.Ops, error) {
+func (n Attachments) lost(ctx context.Context, pod *attach.Pod, rec record.Record) (plan.Ops, error) {
 	if err := n.Addresses.CheckRecord(ctx, rec); err != nil {
 		return nil, err
 	}
@@ -111,7 +138,7 @@ func (n Node) lost(ctx context.Context, pod *pod, rec record.Record) (plan.Ops, 
 
 // missingOfRails returns what is missing of the rails that can be restored, and why the
 // others cannot: a NIC that is gone must not stop the repair of the other seven rails.
-func missingOfRails(ctx context.Context, pod *pod, p plan.Plan) (plan.Ops, error) {
+func missingOfRails(ctx context.Context, pod *attach.Pod, p plan.Plan) (plan.Ops, error) {
 	var can []plan.Interface
 	var errs []error
 	for _, i := range p.Interfaces {
@@ -119,7 +146,7 @@ func missingOfRails(ctx context.Context, pod *pod, p plan.Plan) (plan.Ops, error
 		if err == nil {
 			can = append(can, i)
 		}
-		errs = append(errs, inRail(i.Rail, i.Name, err))
+		errs = append(errs, attach.InRail(i.Rail, i.Name, err))
 	}
 	ops, err := missing(ctx, pod, p.Of(can...))
 	return ops, errors.Join(append(errs, err)...)
@@ -149,11 +176,11 @@ func routing(p plan.Plan, lost plan.Ops) (plan.Ops, error) {
 
 // missing returns the operations that are not in place. It returns an error if one of
 // them cannot be done again.
-func missing(ctx context.Context, pod *pod, recorded plan.Ops) (plan.Ops, error) {
+func missing(ctx context.Context, pod *attach.Pod, recorded plan.Ops) (plan.Ops, error) {
 	damage, changed := make([]error, len(recorded)), make([]error, len(recorded))
 	var ops plan.Ops
 	for i, op := range recorded {
-		d, c := divide(pod.Check(ctx, op))
+		d, c := attach.Divide(pod.Check(ctx, op))
 		damage[i], changed[i] = errors.Join(d...), errors.Join(c...)
 		ops = append(ops, raising(op, c)...)
 	}
@@ -226,7 +253,7 @@ func fixFor(op plan.Op, finding error) plan.Op {
 // restorable returns the finding if Do cannot make the thing again: a link that
 // another plugin made, a link that is there but different, or a rule that is there
 // behind one of another program. changed is what other programs have set.
-func restorable(ctx context.Context, pod *pod, op plan.Op, finding, changed error) error {
+func restorable(ctx context.Context, pod *attach.Pod, op plan.Op, finding, changed error) error {
 	if op.Foreign() || errors.Is(finding, kernel.ErrOutranked) || errors.Is(finding, kernel.ErrDifferent) {
 		return finding
 	}
@@ -242,7 +269,7 @@ func restorable(ctx context.Context, pod *pod, op plan.Op, finding, changed erro
 
 // makeable returns the finding if the link exists, under any name. It returns nil if
 // the link is gone: then it can be made.
-func makeable(ctx context.Context, pod *pod, link conf.Request, finding error) error {
+func makeable(ctx context.Context, pod *attach.Pod, link conf.Request, finding error) error {
 	if errors.Is(finding, kernel.ErrRenamed) {
 		return finding
 	}
@@ -259,7 +286,7 @@ func makeable(ctx context.Context, pod *pod, link conf.Request, finding error) e
 // withProbe inserts the recorded conflict probe before the first lost address. It asks
 // only for the lost addresses.
 func withProbe(recorded, lost plan.Ops) plan.Ops {
-	first := slices.IndexFunc(lost, is[plan.Address])
+	first := slices.IndexFunc(lost, plan.Is[plan.Address])
 	if first < 0 {
 		return lost
 	}
@@ -305,7 +332,7 @@ func withAlignment(recorded, lost plan.Ops) plan.Ops {
 		return lost
 	}
 	behind := len(lost)
-	for !is[plan.Address](lost[behind-1]) {
+	for !plan.Is[plan.Address](lost[behind-1]) {
 		behind--
 	}
 	return slices.Insert(slices.Clone(lost), behind, plan.InPod(plan.Align{Index: conf.AnyIndex, Rails: rails})...)
@@ -342,19 +369,19 @@ func (r Remade) String() string { return fmt.Sprintf("%s/%d", r.Device.Name, r.D
 // Remade returns the ports of the node on which a pod has another GID index because the
 // device was made again. It changes nothing. An attachment that cannot be looked at is left
 // out: its own repair says why.
-func (n Node) Remade(ctx context.Context) []Remade {
+func (n Attachments) Remade(ctx context.Context) []Remade {
 	var all []Remade
 	for rec, err := range n.Records.All() {
 		if err != nil {
 			continue
 		}
-		_ = n.standing(ctx, rec.Attachment, "", func(pod *pod, rec record.Record) error {
+		_ = n.Standing(ctx, rec.Attachment, "", func(pod *attach.Pod, rec record.Record) error {
 			for _, op := range rec.Plan.Ops {
 				g, ok := op.Kind.(plan.GID)
-				if !ok || !pod.remade[g.Device] {
+				if !ok || !pod.Remade[g.Device] {
 					continue
 				}
-				i := slices.IndexFunc(all, func(r Remade) bool { return samePort(r.Device, g.Device) })
+				i := slices.IndexFunc(all, func(r Remade) bool { return r.Device.SamePort(g.Device) })
 				if i < 0 {
 					i, all = len(all), append(all, Remade{Device: g.Device})
 				}
@@ -368,15 +395,13 @@ func (n Node) Remade(ctx context.Context) []Remade {
 	return slices.DeleteFunc(all, func(r Remade) bool { return !r.moved })
 }
 
-func samePort(a, b plan.RDMADevice) bool { return a.Index == b.Index && a.Port == b.Port }
-
 // Reset takes the addresses of all pods, and the fillers of the node, off ports that were made
 // again, because each pod may sit at the index of another one. Then repair is to set those of
 // the pods again, each at its own index. What used the indexes ended with the device.
 //
 // Pods that repair leaves without addresses get them back, at any index, also when the context
 // has ended: the error says so. It leaves out a port that programs use again (RDMAHeld).
-func (n Node) Reset(ctx context.Context, ports []Remade, repair func([]conf.Attachment) error) error {
+func (n Attachments) Reset(ctx context.Context, ports []Remade, repair func([]conf.Attachment) error) error {
 	var errs []error
 	off := map[conf.Attachment]plan.Ops{}
 	for _, r := range ports {
@@ -395,7 +420,7 @@ const resetting = "set GID indexes again on"
 
 // clear takes the addresses and the fillers off a port, unless programs use it, and adds to off
 // what it took from each pod.
-func (n Node) clear(ctx context.Context, r Remade, off map[conf.Attachment]plan.Ops) error {
+func (n Attachments) clear(ctx context.Context, r Remade, off map[conf.Attachment]plan.Ops) error {
 	host := n.Machine.RDMA("", nil)
 	defer host.Close()
 	users, err := host.Users(ctx, plan.OnHost(plan.Port{Device: r.Device}), netns.ID{})
@@ -408,7 +433,7 @@ func (n Node) clear(ctx context.Context, r Remade, off map[conf.Attachment]plan.
 	}
 	errs := []error{n.clearFillers(ctx, r.Device)}
 	for _, at := range r.Pods {
-		errs = append(errs, n.soon(ctx, at, func(ctx context.Context, pod *pod, rec record.Record) error {
+		errs = append(errs, n.soon(ctx, at, func(ctx context.Context, pod *attach.Pod, rec record.Record) error {
 			release, err := n.Records.LockGIDs(ctx) // after the container's lock, which an ADD holds that waits for this one
 			if err != nil {
 				return err
@@ -416,7 +441,7 @@ func (n Node) clear(ctx context.Context, r Remade, off map[conf.Attachment]plan.
 			defer release()
 			takes := addressesOn(rec.Plan.Ops, r.Device)
 			off[at] = append(off[at], takes...)
-			left := align.Clear(ctx, align.Side{Kernel: pod.Kernel, Tables: pod.rdma}, r.Device) // of a repair that was killed
+			left := removeFillers(ctx, pod.Kernel, pod.RDMA, r.Device) // of a repair that was killed
 			return errors.Join(left, pod.Kernel.Undo(ctx, takes...))
 		}))
 	}
@@ -425,24 +450,24 @@ func (n Node) clear(ctx context.Context, r Remade, off map[conf.Attachment]plan.
 
 // putBack sets the addresses that clear took off a pod, and the routes that went with them, if
 // the repair has not. It does not ask the wire: the pod has had them until now.
-func (n Node) putBack(ctx context.Context, at conf.Attachment, took plan.Ops) error {
-	return n.soon(ctx, at, func(ctx context.Context, pod *pod, rec record.Record) error {
+func (n Attachments) putBack(ctx context.Context, at conf.Attachment, took plan.Ops) error {
+	return n.soon(ctx, at, func(ctx context.Context, pod *attach.Pod, rec record.Record) error {
 		back := false
 		var errs []error
 		for _, op := range rec.Plan.Ops {
 			if !op.Routing() && !slices.ContainsFunc(took, op.Same) {
 				continue
 			}
-			if damage, _ := divide(pod.Check(ctx, op)); len(damage) > 0 {
+			if damage, _ := attach.Divide(pod.Check(ctx, op)); len(damage) > 0 {
 				back = true
 				_, err := redo(ctx, pod, plan.Ops{op})
 				errs = append(errs, err)
 			}
 		}
 		if err := errors.Join(errs...); err != nil || !back {
-			return cnierr.In("give addresses back to", who(rec), err)
+			return cnierr.In("give addresses back to", rec.Who(), err)
 		}
-		return cnierr.New(cnierr.Damaged, resetting, who(rec),
+		return cnierr.New(cnierr.Damaged, resetting, rec.Who(),
 			"when the cause is gone, repeat rocectl repair --yes for the recorded indexes, or delete the pod",
 			"its repair failed, and its addresses are set again at the GID indexes that were free")
 	})
@@ -450,10 +475,10 @@ func (n Node) putBack(ctx context.Context, at conf.Attachment, took plan.Ops) er
 
 // soon works on an attachment as standing does, but does not wait for long. It does nothing for
 // one that is gone.
-func (n Node) soon(ctx context.Context, at conf.Attachment, fn func(context.Context, *pod, record.Record) error) error {
-	ctx, cancel := context.WithTimeout(ctx, undoLockTime)
+func (n Attachments) soon(ctx context.Context, at conf.Attachment, fn func(context.Context, *attach.Pod, record.Record) error) error {
+	ctx, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
-	err := n.standing(ctx, at, "", func(pod *pod, rec record.Record) error { return fn(ctx, pod, rec) })
+	err := n.Standing(ctx, at, "", func(pod *attach.Pod, rec record.Record) error { return fn(ctx, pod, rec) })
 	if errors.Is(err, record.ErrNotExist) || errors.Is(err, kernel.ErrNetnsGone) {
 		return nil
 	}
@@ -465,10 +490,49 @@ func addressesOn(ops plan.Ops, d plan.RDMADevice) plan.Ops {
 	return slices.DeleteFunc(slices.Clone(ops), func(op plan.Op) bool {
 		a, ok := op.Kind.(plan.Address)
 		for g := range plan.All[plan.GID](ops) {
-			if ok && samePort(g.Device, d) && slices.ContainsFunc(g.Targets, func(t plan.GIDTarget) bool { return t.Link == a.Link && t.Addr == a.Prefix.Addr() }) {
+			if ok && g.Device.SamePort(d) && slices.ContainsFunc(g.Targets, func(t plan.GIDTarget) bool { return t.Link == a.Link && t.Addr == a.Prefix.Addr() }) {
 				return false
 			}
 		}
 		return true
 	})
+}
+
+// clearFillers removes the node's fillers of a port that was made again: one may be at the
+// index of a pod. The next attachments make the indexes equal again.
+func (n Attachments) clearFillers(ctx context.Context, d plan.RDMADevice) error {
+	release, err := n.Records.LockGIDs(ctx)
+	if err != nil {
+		return err
+	}
+	defer release()
+	k, err := n.Machine.Open(n.Fillers)
+	if errors.Is(err, kernel.ErrNetnsGone) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	defer k.Close()
+	tables := n.Machine.RDMA(n.Fillers, k.Enter)
+	defer tables.Close()
+	return removeFillers(ctx, k, tables, d)
+}
+
+// removeFillers removes all fillers of a port that are in a namespace.
+func removeFillers(ctx context.Context, k attach.Kernel, tables attach.RDMA, d plan.RDMADevice) error {
+	entries, _, err := tables.Before(plan.Pod, d, math.MaxInt)
+	if err != nil {
+		return err
+	}
+	var fillers plan.Ops
+	for _, e := range entries {
+		if plan.FillerRange.Contains(e.GID) {
+			fillers = append(fillers, plan.InPod(plan.Address{Link: conf.LinkName(e.Netdev), Prefix: netip.PrefixFrom(e.GID, e.GID.BitLen())})...)
+		}
+	}
+	if len(fillers) == 0 {
+		return nil
+	}
+	return k.Undo(ctx, fillers...)
 }
