@@ -9,6 +9,8 @@ import (
 	"regexp"
 	"strings"
 	"testing"
+
+	"github.com/roce-cni/roce-cni/pkg/plugin/conf"
 )
 
 // hostile is a name that the kernel accepts for a link: at most 15 bytes, without
@@ -60,6 +62,34 @@ func TestNoCommandHasAWordOfThePodUnquoted(t *testing.T) {
 						t.Errorf("%s: %s\nunquoted: %s", r.name, command, rest)
 					}
 				}
+			}
+		}
+	}
+}
+
+// A link that is there has its own MAC, and a device that was made again has another name.
+func TestOnlyLinksHaveAMACAndOnlyWhatLooksHasADevice(t *testing.T) {
+	t.Parallel()
+	mac, device := conf.MAC{2, 1}, RDMADevice{Name: "mlx5_9", Port: 1}
+	for _, r := range kinds {
+		v := reflect.New(r.of).Elem()
+		fill(v)
+		for _, place := range []Place{Pod, Host} {
+			is := Op{Place: place, Kind: v.Interface().(Kind)}
+			set := func(field string, value any, when bool) Op {
+				want := reflect.New(r.of).Elem()
+				want.Set(v)
+				if when {
+					want.FieldByName(field).Set(reflect.ValueOf(value))
+				}
+				return Op{Place: place, Kind: want.Interface().(Kind)}
+			}
+			if got, want := is.WithMAC(mac), set("MAC", mac, r.name == "macvlan" || r.name == "adopt"); !got.Same(want) {
+				t.Errorf("%s: got %+v, want %+v", r.name, got, want)
+			}
+			now := func(RDMADevice) RDMADevice { return device }
+			if got, want := (Ops{is}).WithDevices(now)[0], set("Device", device, r.looks && place == Host); !got.Same(want) {
+				t.Errorf("%s: got %+v, want %+v", r.name, got, want)
 			}
 		}
 	}

@@ -105,18 +105,12 @@ func (i Interface) has(op Op) bool {
 }
 
 // withBefore returns the facts of a rail after the rails before it are made: with
-// the tables and default routes that the pod has then.
+// the tables that the pod has then.
 func withBefore(f Facts, before []Ops) Facts {
-	f.Pod.Tables, f.Pod.Defaults = slices.Clone(f.Pod.Tables), slices.Clone(f.Pod.Defaults)
-	ops := slices.Concat(before...)
-	for r := range All[Rule](ops) {
+	f.Pod.Tables = slices.Clone(f.Pod.Tables)
+	for r := range All[Rule](slices.Concat(before...)) {
 		if r.Table != 0 {
 			f.Pod.Tables = append(f.Pod.Tables, r.Table)
-		}
-	}
-	for r := range All[Route](ops) {
-		if r.Table == MainTable && r.Dst.Bits() == 0 {
-			f.Pod.Defaults = append(f.Pod.Defaults, DefaultRoute{IPv6: r.Dst.Addr().Is6(), Link: r.Link, Via: r.Via, Metric: r.Metric})
 		}
 	}
 	return f
@@ -127,7 +121,7 @@ func withBefore(f Facts, before []Ops) Facts {
 func checkTwice(ops Ops) error {
 	first := map[Route]conf.LinkName{}
 	for r := range All[Route](ops.At(Pod)) {
-		key := Route{Table: r.Table, Dst: r.Dst, Metric: r.Metric}
+		key := Route{Table: r.Table, Dst: r.Dst, Metric: metricOf(r.Metric, r.Dst.Addr().Is6())}
 		if other := first[key]; other != "" && other != r.Link {
 			return cnierr.New(cnierr.BadConfig, "add route to", r.Dst.String(),
 				"set gw to an address in the subnet of one rail, or use routing.mode policy without table: each rail then has its own table",
