@@ -206,20 +206,20 @@ func (f *verifyFlags) lead(cmd *cobra.Command, pods []core.Pod) (verify.Report, 
 	}
 	call := f.set.kubectl(cmd, append(args, "-")...)
 	list.WriteString(".\n")
-	var out bytes.Buffer
-	errOut := &said{to: cmd.ErrOrStderr()}
-	call.Stdout, call.Stderr = &out, errOut
+	var text bytes.Buffer
+	out, errOut := &said{to: &text}, &said{to: cmd.ErrOrStderr()}
+	call.Stdout, call.Stderr = out, errOut
 	in, err := call.StdinPipe()
 	if err == nil {
 		err = call.Start()
 	}
 	if err == nil {
 		go func() { _, _ = io.WriteString(in, list.String()) }() // if it fails, kubectl has ended, and says why
-		err = errors.Join(call.Wait(), errOut.end())
+		err = errors.Join(call.Wait(), out.end(), errOut.end())
 	}
 	var ended *exec.ExitError
 	var found verify.Report
-	if unread := json.Unmarshal(out.Bytes(), &found); unread != nil || err != nil && !errors.As(err, &ended) {
+	if unread := json.Unmarshal(text.Bytes(), &found); unread != nil || err != nil && !errors.As(err, &ended) {
 		return found, f.set.failed(cmd, "test from pod", pods[0].Name, "read what it says above; its image needs /rocectl, and its container "+verify.TokenVariable, errors.Join(err, unread))
 	}
 	return found, nil

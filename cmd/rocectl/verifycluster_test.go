@@ -159,6 +159,16 @@ func TestVerifyOfADaemonSetSaysWhyThereIsNoReport(t *testing.T) {
 	}
 }
 
+func TestReportOfTheLeadingPodIsBounded(t *testing.T) {
+	dir := kubectl(t, "")
+	if err := os.Truncate(filepath.Join(dir, "report"), mostSaid+1); err != nil {
+		t.Fatal(err)
+	}
+	if got := call("verify", "--daemonset", "rails-verify"); !strings.Contains(got, `test from pod "v-1"`) || !strings.Contains(got, "it says more than 64 MiB") {
+		t.Errorf("got %s", got)
+	}
+}
+
 func TestPeersAreReadFromTheStandardInput(t *testing.T) {
 	t.Parallel()
 	for _, in := range []string{"gpu-02=[fd00::2]:9483\n\ngpu-03=10.0.0.3\n", "gpu-02=[fd00::2]:9483 gpu-03=10.0.0.3", "gpu-02=[fd00::2]:9483\ngpu-03=10.0.0.3\n.\nx\n"} {
