@@ -59,17 +59,17 @@ type top struct {
 }
 
 func (t *top) once(ctx context.Context) error {
-	if _, err := t.look(ctx); err != nil {
+	if uses, err := t.look(ctx); uses == nil {
 		return err
 	}
 	if plugin.Wait(ctx, time.Second) != nil {
 		return nil // the user has stopped it
 	}
 	uses, err := t.look(ctx)
-	if err != nil {
+	if uses == nil {
 		return err
 	}
-	return t.format.Print(t.out, uses, func(w io.Writer) error { return t.write(w, uses) })
+	return errors.Join(t.format.Print(t.out, uses, func(w io.Writer) error { return t.write(w, uses, nil) }), err)
 }
 
 // run prints a table every two seconds until the user stops it. On a terminal each one
@@ -77,13 +77,13 @@ func (t *top) once(ctx context.Context) error {
 func (t *top) run(ctx context.Context) error {
 	for {
 		uses, err := t.look(ctx)
-		if err != nil {
+		if uses == nil {
 			return err
 		}
 		if report.Terminal(t.out) {
 			fmt.Fprint(t.out, "\x1b[H\x1b[2J")
 		}
-		if err := t.write(t.out, uses); err != nil {
+		if err := t.write(t.out, uses, err); err != nil {
 			return err
 		}
 		if plugin.Wait(ctx, 2*time.Second) != nil {
@@ -92,7 +92,8 @@ func (t *top) run(ctx context.Context) error {
 	}
 }
 
-// look returns what users have now, with the rates since the last look.
+// look returns what users have now, with the rates since the last look, also if something of it
+// could not be read. nil: nothing is known.
 func (t *top) look(ctx context.Context) ([]usage.Use, error) {
 	n, unreadable, err := t.node.usage()
 	if err != nil {
@@ -128,7 +129,8 @@ func (n *nodeFlags) uses(ctx context.Context) ([]usage.Use, error) {
 	return node.Read(ctx)
 }
 
-func (t *top) write(w io.Writer, uses []usage.Use) error {
+// write writes the table, and below it what is missing in it.
+func (t *top) write(w io.Writer, uses []usage.Use, missing error) error {
 	table := t.format.Table(w, []string{"POD", "INTERFACE", "DEVICE", "QUEUE PAIRS", "CONTEXTS", "REGIONS", "MEMORY", "CONNECTIONS", "SENT", "RECEIVED"}, "CHARGED", "PROCESSES")
 	for _, u := range uses {
 		table.Row(u.User, u.Interface, u.Device, types(u.QueuePairs), u.Contexts, u.Regions, size(u.RegionBytes), u.Connections,
@@ -142,6 +144,9 @@ func (t *top) write(w io.Writer, uses []usage.Use) error {
 		if sent != nil && u.Sent == nil && (i == 0 || uses[i-1].Device != u.Device) {
 			fmt.Fprintf(w, "# %s: all together send %s and receive %s\n", u.Device, sent, received)
 		}
+	}
+	for _, err := range cnierr.Each(missing) {
+		fmt.Fprintf(w, "# missing: %s\n", report.Printable(err.Error()))
 	}
 	dir, err := t.node.dir()
 	if err != nil {

@@ -112,6 +112,15 @@ func TestSharedTopCountsEachPod(t *testing.T) {
 	}
 	contains(t, n.rocectl("top", "--once", "-o", "wide"), "UC 2", "RC 1", "1.004 MiB", "(ibv_uc_pingpong)")
 
+	// What can be read is shown without the calls of the node.
+	shell(t, fmt.Sprintf("cd %s; mv calls kept; mkdir calls", n.state))
+	out, err := n.tryRocectl("top", "--once")
+	if err == nil {
+		t.Error("top does not fail without the calls")
+	}
+	contains(t, out, "UC 2", "RC 1", "read calls in")
+	shell(t, fmt.Sprintf("cd %s; rmdir calls; mv kept calls", n.state))
+
 	end()
 	cnitest.Await(t, "one pod is alone", func() bool { got = n.top(); return len(got) == 1 })
 	if got[0].Sent == nil || got[0].Received == nil {

@@ -25,7 +25,7 @@ func Count(ctx context.Context, file counts.File, log *slog.Logger, look func(co
 		began := time.Now()
 		uses, err := look(ctx)
 		pause := max(countEvery, 20*time.Since(began))
-		if err == nil || uses != nil {
+		if uses != nil {
 			err = errors.Join(err, file.Write(counts.Counts{Until: time.Now().Add(3 * pause).UTC(), Rows: counts.Bounded(rows(uses))}))
 		}
 		text := ""

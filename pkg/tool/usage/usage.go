@@ -22,6 +22,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/roce-cni/roce-cni/pkg/base/cnierr"
 	"github.com/roce-cni/roce-cni/pkg/base/netns"
 	"github.com/roce-cni/roce-cni/pkg/plugin/calls"
 	"github.com/roce-cni/roce-cni/pkg/plugin/conf"
@@ -138,12 +139,12 @@ type read struct {
 // Read returns what users have, by device and user. Devices that were moved to pods are
 // included. Users without an object are left out, and so are the queue pairs that the
 // kernel has on each port. Errors: rdma.ErrNoDevice on a kernel without RDMA; those of the
-// kernel; beside the uses, those of Calls, without which programs of deleted pods are Unknown.
+// kernel; beside the uses, one of Calls, without which programs of deleted pods are Unknown.
 func (n Node) Read(ctx context.Context) ([]Use, error) {
 	if n.Dial == nil {
 		n.Dial = nldev.Dial
 	}
-	r := read{Node: n, processes: map[uint32]rdma.Process{}, last: map[entry]calls.Held{}}
+	r := read{Node: n, processes: map[uint32]rdma.Process{}, last: map[entry]calls.Held{}, uses: []Use{}}
 	r.host, _ = netns.Inode(n.Proc, "self") // without it no process is one of the host
 	fault := r.readDels()
 	if err := r.devices(ctx, func(fn func() error) error { return fn() }); err != nil {
@@ -193,7 +194,10 @@ func (r *read) readDels() error {
 			}
 		}
 	}
-	return err
+	if err != nil {
+		return cnierr.New(cnierr.IO, "read calls in", r.Calls.Dir, "", "%w: programs of pods that are gone are shown without pod and GID index", err)
+	}
+	return nil
 }
 
 // outlived says whether a process was in the namespace of a DEL at that time. One that began

@@ -228,6 +228,14 @@ func TestUsesAreReadWithoutTheCallsThatCannotBe(t *testing.T) {
 	if len(uses) != 2 || err == nil || !strings.Contains(err.Error(), n.Calls.Dir) {
 		t.Errorf("got %d uses and %v, want 2 and an error that names the file", len(uses), err)
 	}
+	k := recorded(t)
+	delete(k, "qp")
+	delete(k, "mr")
+	delete(k, "ctx")
+	n.Dial = func() (*nldev.Conn, error) { return nldev.New(k), nil }
+	if uses, err := n.Read(t.Context()); uses == nil || len(uses) > 0 || err == nil {
+		t.Errorf("got %#v and %v, want no user, which is not nil, and that error", uses, err)
+	}
 }
 
 // A pod has as much on a second device.
