@@ -172,7 +172,7 @@ func (r *reporter) rails() []agent.Rail {
 	var out []agent.Rail
 	for _, p := range r.seen {
 		if p.Rail != nil && *p.Rail < fleet.MaxRails {
-			t := r.traffic[usage.Source{Device: p.Device}]
+			t := r.traffic[usage.Source{Device: p.Device, Port: p.Number}]
 			out = append(out, agent.Rail{
 				Number: *p.Rail, Netdev: clean(string(p.Netdev), 15), Device: clean(p.Device, 63), Up: p.State == "ACTIVE" || p.State == nic.Away, GIDs: p.GIDs.Used, GIDTable: p.GIDs.Size,
 				Ready: len(r.faults[clean(string(p.Netdev), 15)]) == 0, Sent: t.Sent, Received: t.Received, Unit: t.Unit,

@@ -126,7 +126,7 @@ func (a *Agent) collectRails(out chan<- prometheus.Metric) {
 	ready := desc("rail_ready", "Whether new pods can have a rail: 0 while its RDMA port is not active, its GID table is full or its switch is not heard any more.", "rail", "netdev", "device")
 	used := desc("rail_gids_used", "Entries of the GID table of a rail that are in use. NVIDIA's own driver hides those of pods.", "rail", "netdev", "device")
 	size := desc("rail_gids_size", "Entries that the GID table of a rail has.", "rail", "netdev", "device")
-	traffic := desc("rail_traffic_total", "RDMA traffic of the device of a rail since it was made: bytes if the driver counts them, else packets.", "rail", "netdev", "device", "direction", "unit")
+	traffic := desc("rail_traffic_total", "RDMA traffic of the RDMA port of a rail since its device was made: bytes if the driver counts them, else packets.", "rail", "netdev", "device", "direction", "unit")
 	for _, r := range a.Rails() {
 		labels := []string{strconv.Itoa(r.Number), r.Netdev, r.Device}
 		gauge(out, up, number(r.Up), labels...)

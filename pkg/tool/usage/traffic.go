@@ -31,7 +31,7 @@ func (r Rate) String() string {
 	return fmt.Sprintf("%.3g G%s", value, unit)
 }
 
-// Traffic is what was sent and received until a time, over all ports of a device.
+// Traffic is what was sent and received until a time.
 type Traffic struct {
 	At       time.Time `json:"at"`
 	Sent     uint64    `json:"sent"`
@@ -39,11 +39,12 @@ type Traffic struct {
 	Unit     string    `json:"unit"` // that of Rate; "": the driver does not count
 }
 
-// Source is what counts: a device, for all of its users, or what its driver has bound to the
-// programs of one user.
+// Source is what counts: a device or a port of it, for all users, or what the driver has bound
+// to the programs of one user.
 type Source struct {
 	Device string
-	User   User // zero: all
+	Port   uint32 // zero: all
+	User   User   // zero: all
 }
 
 // counters are the files below a port that count RDMA traffic, and how many bytes one stands
@@ -60,20 +61,23 @@ var counters = []struct { //nolint:gochecknoglobals // a table
 	{"hw_counters/sent_pkts", "hw_counters/rcvd_pkts", 0},         // Soft-RoCE of Linux 6.1
 }
 
-// Traffic returns what the devices of the host have sent and received since they were made.
+// Traffic returns what the devices of the host and their ports have sent and received since they were made.
 // The counters of a device that was moved to a pod are not seen.
 func (n Node) Traffic(now time.Time) map[Source]Traffic {
 	out := map[Source]Traffic{}
 	ports, _ := fs.Glob(n.Sys, "class/infiniband/*/ports/*") // the pattern is correct
 	for _, port := range ports {
-		device := Source{Device: path.Base(path.Dir(path.Dir(port)))}
-		t := out[device]
-		t.At = now
-		t.add(func(file string) (uint64, bool) {
-			v, err := n.number(path.Join(port, file))
-			return v, err == nil
-		})
-		out[device] = t
+		device := path.Base(path.Dir(path.Dir(port)))
+		number, _ := strconv.ParseUint(path.Base(port), 10, 32) // the kernel writes a number
+		for _, of := range []Source{{Device: device}, {Device: device, Port: uint32(number)}} {
+			t := out[of]
+			t.At = now
+			t.add(func(file string) (uint64, bool) {
+				v, err := n.number(path.Join(port, file))
+				return v, err == nil
+			})
+			out[of] = t
+		}
 	}
 	return out
 }

@@ -297,6 +297,12 @@ func TestRatesAreThoseOfTheOnlyUserOfADevice(t *testing.T) {
 	}
 	uses := []Use{use("rxe0", "a", 2), use("rxe0", "b", 0), use("mlx5_0", "a", 1), use("silent", "a", 1)}
 	AddRates(uses, before, after)
+	for _, port := range []uint32{1, 2} {
+		t1, sum := after[Source{Device: "mlx5_0", Port: port}], after[Source{Device: "mlx5_0"}]
+		if want := [][2]uint64{{1004000, 28}, {28, 1004000}}[port-1]; t1.Sent != want[0] || t1.Received != want[1] || sum.Sent != 1004028 {
+			t.Errorf("port %d has %+v, its device %+v, want %v", port, t1, sum, want)
+		}
+	}
 	var got []string
 	for _, u := range uses {
 		for _, r := range []*Rate{u.Sent, u.Received} {
