@@ -12,6 +12,7 @@ package main
 import (
 	"cmp"
 	"context"
+	"crypto/rand"
 	"errors"
 	"fmt"
 	"io"
@@ -21,7 +22,6 @@ import (
 	"net/netip"
 	"os"
 	"os/signal"
-	"path/filepath"
 	"slices"
 	"strings"
 	"syscall"
@@ -33,7 +33,6 @@ import (
 
 	"github.com/roce-cni/roce-cni/cmd/internal/cli"
 	"github.com/roce-cni/roce-cni/cmd/internal/plugin"
-	"github.com/roce-cni/roce-cni/cmd/internal/thisnode"
 	"github.com/roce-cni/roce-cni/pkg/base/cnierr"
 	"github.com/roce-cni/roce-cni/pkg/base/flock"
 	"github.com/roce-cni/roce-cni/pkg/base/trusted"
@@ -293,7 +292,7 @@ func bench() (b hwtest.Bench, lock *os.File, err error) {
 	records := record.Store{Dir: hwtest.StateDir, BootID: boot}
 	b = hwtest.Bench{StateDir: hwtest.StateDir, Netns: "/run/netns", Attach: attach.Node{
 		ID:      id,
-		Machine: thisnode.Machine{Records: records, Name: filepath.Base, Log: log},
+		Machine: attach.Linux{Sys: os.DirFS("/sys"), Proc: os.DirFS("/proc"), Rand: rand.Reader, Records: records, Log: log},
 		Fillers: "/run/netns/roce-hwtest-gids", RemoveFillers: true,
 		Addresses: lease.Allocator{
 			Book: plugin.Book(hwtest.StateDir, boot, log, nil), Program: conf.PluginType, Agent: nodefile.Store{Dir: hwtest.StateDir, BootID: boot},

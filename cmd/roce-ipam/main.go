@@ -27,7 +27,6 @@ import (
 	"github.com/roce-cni/roce-cni/pkg/plugin/nodefile"
 	"github.com/roce-cni/roce-cni/pkg/plugin/plan"
 	"github.com/roce-cni/roce-cni/pkg/plugin/record"
-	"github.com/roce-cni/roce-cni/pkg/plugin/result"
 	"github.com/roce-cni/roce-cni/pkg/plugin/settings"
 )
 
@@ -76,7 +75,7 @@ func add(ctx context.Context, args *skel.CmdArgs) error {
 	if err != nil {
 		return err
 	}
-	if err := types.PrintResult(result.OfLease(rails[0].Lease), req.CNIVersion); err != nil {
+	if err := types.PrintResult(rails[0].Lease.Result(), req.CNIVersion); err != nil {
 		rec := record.Record{Network: req.Network, Attachment: req.Attachment, Netns: req.Netns, NetnsID: facts.Pod.Netns, IPAM: conf.PoolType}
 		return errors.Join(plugin.Untold(err), addresses.ReleaseUnfinished(context.WithoutCancel(ctx), rec))
 	}

@@ -10,6 +10,7 @@ package main
 
 import (
 	"context"
+	"crypto/rand"
 	"errors"
 	"log/slog"
 	"os"
@@ -19,7 +20,6 @@ import (
 	"github.com/containernetworking/cni/pkg/types"
 
 	"github.com/roce-cni/roce-cni/cmd/internal/plugin"
-	"github.com/roce-cni/roce-cni/cmd/internal/thisnode"
 	"github.com/roce-cni/roce-cni/pkg/base/cnierr"
 	"github.com/roce-cni/roce-cni/pkg/base/trusted"
 	"github.com/roce-cni/roce-cni/pkg/plugin/attach"
@@ -167,7 +167,7 @@ func node(args *skel.CmdArgs, s settings.Node, parent func(plan.Link) error, log
 	records, files := record.Store{Dir: s.StateDir, BootID: boot}, nodefile.Store{Dir: s.StateDir, BootID: boot}
 	n = attach.Node{
 		ID:      id,
-		Machine: thisnode.Machine{Records: records, Name: func(path string) string { return path }, TakeInUse: s.TakeInUse, Log: log},
+		Machine: attach.Linux{Sys: os.DirFS("/sys"), Proc: os.DirFS("/proc"), Rand: rand.Reader, Records: records, TakeInUse: s.TakeInUse, Log: log},
 		Fillers: plan.FillerNetns, RemoveFillers: s.RemoveFillers,
 		AllowParent: parent,
 		Services:    files.Services,

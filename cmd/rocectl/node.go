@@ -5,19 +5,18 @@ package main
 
 import (
 	"cmp"
+	"crypto/rand"
 	"errors"
 	"io"
 	"io/fs"
 	"log/slog"
 	"os"
-	"path/filepath"
 	"slices"
 	"strings"
 
 	"github.com/spf13/cobra"
 
 	"github.com/roce-cni/roce-cni/cmd/internal/plugin"
-	"github.com/roce-cni/roce-cni/cmd/internal/thisnode"
 	"github.com/roce-cni/roce-cni/pkg/base/cnierr"
 	"github.com/roce-cni/roce-cni/pkg/plugin/attach"
 	"github.com/roce-cni/roce-cni/pkg/plugin/conf"
@@ -119,7 +118,7 @@ func (n *nodeFlags) open(w io.Writer) (attach.Node, error) {
 	records, err := n.records()
 	log := slog.New(slog.NewTextHandler(w, nil))
 	return attach.Node{
-		Machine: thisnode.Machine{Records: records, Name: netnsName, Log: log},
+		Machine: attach.Linux{Sys: os.DirFS("/sys"), Proc: os.DirFS("/proc"), Rand: rand.Reader, Records: records, Log: log},
 		Fillers: plan.FillerNetns, RemoveFillers: s.RemoveFillers,
 		Addresses: lease.Allocator{Book: book, Program: conf.PluginType},
 		Now:       plugin.BootTime,
@@ -209,14 +208,4 @@ func (s selection) has(r record.Record) bool {
 // label names an attachment by its pod, if its record can be read and has the pod.
 func label(k conf.Attachment, r record.Record) string {
 	return cmp.Or(r.Pod.String(), string(k.ContainerID)) + " " + string(k.IfName)
-}
-
-// netnsName returns the namespace at a path in the form that commands take. It is the
-// name that ip(8) knows, if there is one.
-func netnsName(path string) string {
-	switch dir, name := filepath.Split(path); dir {
-	case "/run/netns/", "/var/run/netns/":
-		return name
-	}
-	return path
 }

@@ -105,7 +105,7 @@ func repairAttachments(ctx context.Context, w io.Writer, records record.Store, k
 			fmt.Fprintf(w, "# %s: intact\n", label(k, rec))
 		}
 		if len(ops) > 0 {
-			fmt.Fprintf(w, "# %s: %s\n%s\n", label(k, rec), says, strings.Join(ops.Commands(netnsName(rec.Netns)), "\n"))
+			fmt.Fprintf(w, "# %s: %s\n%s\n", label(k, rec), says, strings.Join(ops.Commands(plan.NetnsName(rec.Netns)), "\n"))
 		}
 	}
 	if unknown && len(errs) == 0 {

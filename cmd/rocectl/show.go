@@ -73,10 +73,10 @@ func writeAttachments(f cli.Format, w io.Writer, rows []record.Record, stateDir 
 	for _, r := range rows {
 		pod := cmp.Or(r.Pod.String(), string(r.ContainerID))
 		for _, i := range interfaces(r) {
-			t.Row(pod, i.Name, addresses(i), parent(r.Plan, i), port(r.Plan, i), indexes(r.Plan, i), tables(r.Plan, i), r.Network, state(r), r.ContainerID, netnsName(r.Netns), r.Trace)
+			t.Row(pod, i.Name, addresses(i), parent(r.Plan, i), port(r.Plan, i), indexes(r.Plan, i), tables(r.Plan, i), r.Network, state(r), r.ContainerID, plan.NetnsName(r.Netns), r.Trace)
 		}
 		for v := range plan.All[plan.Veth](r.Plan.Ops) {
-			t.Row(pod, v.PodEnd, "", v.Name, "", "", "", r.Network, "link to the node", r.ContainerID, netnsName(r.Netns), r.Trace)
+			t.Row(pod, v.PodEnd, "", v.Name, "", "", "", r.Network, "link to the node", r.ContainerID, plan.NetnsName(r.Netns), r.Trace)
 		}
 		if c, is := healed[r.Attachment]; is {
 			says := "healed " + c.At.Format(time.DateTime) + ": " + strings.Join(c.Made(), ", ")

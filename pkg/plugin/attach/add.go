@@ -13,7 +13,6 @@ import (
 	"github.com/roce-cni/roce-cni/pkg/plugin/lease"
 	"github.com/roce-cni/roce-cni/pkg/plugin/plan"
 	"github.com/roce-cni/roce-cni/pkg/plugin/record"
-	"github.com/roce-cni/roce-cni/pkg/plugin/result"
 )
 
 // maxAttempts is how many attempts in a row may end because another machine has an
@@ -59,7 +58,7 @@ func (n Node) Add(ctx context.Context, req conf.Request) (*current.Result, error
 			if why := rec.Plan.Isolated(req); why != "" {
 				n.Log.Warn(why, "container", req.ContainerID, "network", req.Network, "pod", req.Pod.String())
 			}
-			return result.Of(rec.Plan, req), nil
+			return rec.Plan.Result(req), nil
 		}
 		again, err := n.another(ctx, req, claim, heard, rec, err)
 		if !again || try == maxAttempts {

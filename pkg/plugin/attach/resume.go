@@ -15,7 +15,6 @@ import (
 	"github.com/roce-cni/roce-cni/pkg/plugin/kernel"
 	"github.com/roce-cni/roce-cni/pkg/plugin/plan"
 	"github.com/roce-cni/roce-cni/pkg/plugin/record"
-	"github.com/roce-cni/roce-cni/pkg/plugin/result"
 )
 
 // resume deals with what an earlier ADD of the same attachment left. If that finished
@@ -40,7 +39,7 @@ func (n Node) resume(ctx context.Context, pod *Pod, req conf.Request) (*current.
 		if req.Prev != nil { // the plugin that made the interface would have refused a repeated ADD
 			return nil, twice(req)
 		}
-		return result.Of(rec.Plan, req), nil
+		return rec.Plan.Result(req), nil
 	}
 	n.Log.Info("remove what an earlier ADD left", "container", req.ContainerID, "interface", req.IfName)
 	return nil, n.remove(ctx, rec, req.Netns, n.Addresses.ReleaseUnfinished)

@@ -23,7 +23,6 @@ import (
 	"github.com/roce-cni/roce-cni/pkg/plugin/conf"
 	"github.com/roce-cni/roce-cni/pkg/plugin/plan"
 	"github.com/roce-cni/roce-cni/pkg/plugin/record"
-	"github.com/roce-cni/roce-cni/pkg/plugin/result"
 )
 
 // Plugins leases from another IPAM plugin (SPEC.md section 4), which gets the environment of
@@ -48,7 +47,7 @@ func (d Plugins) Acquire(ctx context.Context, req conf.Request, rails []plan.Rai
 	if err != nil {
 		return nil, err
 	}
-	l, err := result.Lease(out, req.CNIVersion)
+	l, err := plan.ReadLease(out, req.CNIVersion)
 	if err != nil {
 		return nil, cnierr.New(cnierr.Decode, "read result of IPAM plugin", req.IPAM.Type, pluginHint, "%w", err)
 	}

@@ -27,7 +27,6 @@ import (
 	"github.com/roce-cni/roce-cni/pkg/plugin/ipam/ledger"
 	"github.com/roce-cni/roce-cni/pkg/plugin/plan"
 	"github.com/roce-cni/roce-cni/pkg/plugin/record"
-	"github.com/roce-cni/roce-cni/pkg/plugin/result"
 )
 
 // Allocator has all sources of addresses of a node. A caller may leave the fields of
@@ -237,7 +236,7 @@ func (a Allocator) CheckRecord(ctx context.Context, rec record.Record) error {
 // now has other addresses.
 func (a Allocator) CheckRepeated(ctx context.Context, req conf.Request, rec record.Record) error {
 	if req.Prev != nil {
-		given, err := result.Previous(*req.Prev)
+		given, err := plan.PreviousLease(*req.Prev)
 		if err != nil || !slices.Equal(given.Addresses, rec.Plan.Addresses()) {
 			return cnierr.New(cnierr.Damaged, "check addresses of", string(rec.IfName), "", "the plugins before roce give others")
 		}
@@ -345,7 +344,7 @@ func (previous) Acquire(_ context.Context, req conf.Request, rails []plan.Rail) 
 	if req.Prev == nil {
 		return rails, nil
 	}
-	given, err := result.Previous(*req.Prev)
+	given, err := plan.PreviousLease(*req.Prev)
 	return []plan.Rail{{Rail: rails[0].Rail, Facts: rails[0].Facts, Lease: given}}, err
 }
 

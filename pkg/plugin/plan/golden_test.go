@@ -21,7 +21,6 @@ import (
 	"github.com/roce-cni/roce-cni/pkg/base/cnierr"
 	"github.com/roce-cni/roce-cni/pkg/plugin/conf"
 	"github.com/roce-cni/roce-cni/pkg/plugin/plan"
-	"github.com/roce-cni/roce-cni/pkg/plugin/result"
 )
 
 var update = flag.Bool("update", false, "rewrite the goldens in testdata")
@@ -152,7 +151,7 @@ func roundTrip(t *testing.T, p plan.Plan) {
 // told returns what the runtime is told, in the version that it asked for.
 func told(t *testing.T, p plan.Plan, req conf.Request) []byte {
 	t.Helper()
-	res, err := result.Of(p, req).GetAsVersion(req.CNIVersion)
+	res, err := p.Result(req).GetAsVersion(req.CNIVersion)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -7,7 +7,8 @@
 // It stands between the inputs (conf, ipam, kernel facts) and the executors in kernel,
 // probe and rdma. Read op.go for what an operation is, execute.go for what an executor
 // does, kinds.go for the table of kinds, make.go and phases.go for the operations of an
-// attachment and their order, and then one file for each kind of operation.
+// attachment and their order, and then one file for each kind of operation. result.go has
+// the results of CNI: those of other plugins as leases, and what the runtime is told.
 package plan
 
 import (
