@@ -133,7 +133,7 @@ func healAs(ctx context.Context, w io.Writer, log *slog.Logger, node *nodeFlags,
 	return nil
 }
 
-func clock() pace.Clock { return pace.Clock{Now: plugin.BootTime, Rand: rand.Float64} }
+func clock() pace.Clock { return pace.Clock{Wait: plugin.Wait, Now: plugin.BootTime, Rand: rand.Float64} }
 
 // watch starts what looks at the queue pairs of pods. dir is the state folder.
 func (d duties) watch(ctx context.Context, all *sync.WaitGroup, log *slog.Logger, node *nodeFlags, dir string) {
@@ -147,7 +147,7 @@ func (d duties) watch(ctx context.Context, all *sync.WaitGroup, log *slog.Logger
 				n, unreadable, err := node.usage()
 				return n.Records, errors.Join(err, unreadable)
 			},
-			Clock: clock(), Wait: plugin.Wait, Log: log,
+			Clock: clock(), Log: log,
 		})
 		all.Go(func() { watcher.Run(ctx) })
 	}

@@ -20,6 +20,7 @@ import (
 	"runtime"
 	"slices"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/roce-cni/roce-cni/pkg/base/cnierr"
@@ -35,9 +36,9 @@ import (
 )
 
 const (
-	// lookEvery is how often the uses are read. After a look it is four times as long as that
-	// took, up to restAtMost: looks of up to a quarter of a second take a fifth of a processor,
-	// and those of a second half of one.
+	// lookEvery is how often the uses are read. After a look that found some it is four times as
+	// long as that took, up to restAtMost: looks of up to a quarter of a second take a fifth of a
+	// processor, and those of a second half of one.
 	lookEvery, restAtMost = 100 * time.Millisecond, time.Second
 	// againEvery is how often the probe is set again where that failed, and how often one that
 	// is set is tried.
@@ -58,9 +59,7 @@ type Config struct {
 	Records   func() ([]record.Record, error)
 	Calls     calls.File
 	Clock     pace.Clock
-	// Wait returns after d, or with the context's error when that ends.
-	Wait func(ctx context.Context, d time.Duration) error
-	Log  *slog.Logger
+	Log       *slog.Logger
 }
 
 // Watcher tells the uses of foreign GIDs on a node.
@@ -105,7 +104,7 @@ func (w *Watcher) Run(ctx context.Context) {
 		if err := w.watch(ctx); err != nil {
 			w.blind(err)
 		}
-		_ = w.Wait(ctx, againEvery) // the loop looks at the context
+		_ = w.Clock.Wait(ctx, againEvery) // the loop looks at the context
 	}
 }
 
@@ -140,33 +139,37 @@ func (w *Watcher) watch(ctx context.Context) error {
 	w.news("the probe", nil)
 	w.Log.Info("watching the use of GIDs", "devices", len(w.devices))
 	tried := w.Clock.Now()
-	for pause := lookEvery; w.Wait(ctx, pause) == nil; {
-		began := w.Clock.Now()
-		if began >= tried+againEvery {
+	for pause := lookEvery; w.Clock.Wait(ctx, pause) == nil; {
+		if now := w.Clock.Now(); now >= tried+againEvery {
 			if err := w.try(p); err != nil {
 				return err
 			}
-			tried = began
+			tried = now
 		}
-		if err := w.look(ctx, p); err != nil {
+		if pause, err = w.look(ctx, p); err != nil {
 			return err
 		}
-		pause = min(max(lookEvery, 4*(w.Clock.Now()-began)), restAtMost)
 	}
 	return nil
 }
 
-// look reads what was used since the last look, and tells what is foreign.
-func (w *Watcher) look(ctx context.Context, p *probe) error {
+// look reads what was used since the last look, and tells what is foreign. It returns the rest
+// until the next one.
+func (w *Watcher) look(ctx context.Context, p *probe) (rest time.Duration, err error) {
+	began, found := w.Clock.Now(), false
 	uses, err := w.read(p, nil)
-	var later []use
 	if err == nil && len(uses) > 0 {
+		var later []use
 		later, err = w.name(p)
+		uses, found = append(uses, later...), true
 	}
 	if err == nil {
-		w.judge(ctx, append(uses, later...))
+		elsewhere(func() { w.judge(ctx, uses) })
 	}
-	return err
+	if !found { // a busy machine made it slow
+		return lookEvery, err
+	}
+	return min(max(lookEvery, 4*(w.Clock.Now()-began)), restAtMost), err
 }
 
 // name finds which device is at which address: it reads another index of each port, and the
@@ -252,20 +255,14 @@ func (w *Watcher) judge(ctx context.Context, uses []use) {
 		w.Log.Warn("some records cannot be read: it is not told when these pods use the GID of another one", "error", err)
 	}
 	records = living(records)
-	owners, _ := elsewhere(func() (map[place]*gids.Owner, error) {
-		out := map[place]*gids.Owner{}
-		for at := range threads {
-			if owner, decided := w.recorded(records, at); decided {
-				out[at] = owner
-			}
+	for at, thread := range threads {
+		owner, decided := w.recorded(records, at)
+		if decided {
+			delete(threads, at)
 		}
-		return out, nil
-	})
-	for at, owner := range owners {
-		if owner != nil {
-			w.tell(records, at, threads[at], *owner)
+		if decided && owner != nil {
+			w.tell(records, at, thread, *owner)
 		}
-		delete(threads, at)
 	}
 	if len(threads) == 0 {
 		return
@@ -278,7 +275,7 @@ func (w *Watcher) judge(ctx context.Context, uses []use) {
 		}
 		return
 	}
-	tables, err := elsewhere(func() ([]gids.Table, error) { return gids.Node{Sys: w.Sys, Records: records}.Tables(ctx) })
+	tables, err := gids.Node{Sys: w.Sys, Records: records}.Tables(ctx)
 	if w.news("the GID tables", err) {
 		w.Log.Warn("the GID tables cannot be read: it is not told when a pod uses the GID of another one", "error", err)
 	}
@@ -361,14 +358,10 @@ func (w *Watcher) places(uses []use) map[place]uint32 {
 }
 
 // elsewhere calls fn on another thread: the probe sees all that the own one reads.
-func elsewhere[T any](fn func() (T, error)) (out T, err error) {
-	done := make(chan struct{})
-	go func() {
-		out, err = fn()
-		close(done)
-	}()
-	<-done
-	return out, err
+func elsewhere(fn func()) {
+	var other sync.WaitGroup
+	other.Go(fn)
+	other.Wait()
 }
 
 // owner returns the owner of an entry if it is another pod, else nil. An entry without an owner

@@ -100,8 +100,32 @@ func TestTablesAreReadOnAnotherThread(t *testing.T) {
 	t.Parallel()
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
-	if on, err := elsewhere(func() (int, error) { return unix.Gettid(), nil }); err != nil || on == unix.Gettid() {
-		t.Errorf("they are read on this thread, error %v", err)
+	on := 0
+	elsewhere(func() { on = unix.Gettid() })
+	if on == 0 || on == unix.Gettid() {
+		t.Errorf("they are read on thread %d, want one that is not %d", on, unix.Gettid())
+	}
+}
+
+// A new use is not told later because an empty look was slow: then it is the machine that is busy.
+func TestOnlyALookThatFindsUsesRests(t *testing.T) {
+	t.Parallel()
+	line, _, _ := strings.Cut(text, "\n")
+	for content, want := range map[string]time.Duration{"": lookEvery, line + "\n": restAtMost} {
+		path := filepath.Join(t.TempDir(), "trace_pipe")
+		if err := os.WriteFile(path, []byte(content), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		pipe, err := os.Open(path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer pipe.Close()
+		var now time.Duration
+		w := New(Config{Sys: fstest.MapFS{}, Proc: fstest.MapFS{}, Clock: pace.Clock{Now: func() time.Duration { now += time.Second; return now }}})
+		if rest, err := w.look(t.Context(), &probe{pipe: int(pipe.Fd())}); rest != want || err != nil {
+			t.Errorf("%q: a rest of %v, error %v, want %v", content, rest, err, want)
+		}
 	}
 }
 
@@ -312,12 +336,12 @@ func TestBlindWatcherIsToldOnce(t *testing.T) {
 	tries := 0
 	w := New(Config{
 		Tracing: t.TempDir() + "/none", Calls: calls.File{Dir: t.TempDir()}, Log: slog.New(slog.DiscardHandler),
-		Wait: func(context.Context, time.Duration) error {
+		Clock: pace.Clock{Wait: func(context.Context, time.Duration) error {
 			if tries++; tries == 3 {
 				stop()
 			}
 			return nil
-		},
+		}},
 	})
 	w.Run(ctx)
 	w.blind(errors.New("another reason"))
