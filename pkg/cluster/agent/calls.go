@@ -76,7 +76,12 @@ func (c *callCounter) collect(out chan<- prometheus.Metric) {
 	for _, call := range c.read() {
 		switch call.Verb {
 		case calls.Heal:
-			c.healed(call)
+			for _, s := range call.Steps {
+				c.heals.WithLabelValues(s.Name, "made").Inc()
+			}
+			if call.Code != 0 {
+				c.heals.WithLabelValues("", "failed").Inc()
+			}
 			continue
 		case calls.Alarm:
 			for _, s := range call.Steps {
@@ -93,15 +98,6 @@ func (c *callCounter) collect(out chan<- prometheus.Metric) {
 	c.took.Collect(out)
 	c.heals.Collect(out)
 	c.alarms.Collect(out)
-}
-
-func (c *callCounter) healed(call calls.Call) {
-	for _, s := range call.Steps {
-		c.heals.WithLabelValues(s.Name, "made").Inc()
-	}
-	if call.Code != 0 {
-		c.heals.WithLabelValues("", "failed").Inc()
-	}
 }
 
 // healsEvery is how often the agent looks for what was healed. healsAtOnce is how many Events

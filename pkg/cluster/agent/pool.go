@@ -86,17 +86,11 @@ func (a *Agent) doubt(pool string) func(error) {
 func (k *poolController) run(ctx context.Context) {
 	defer k.endGrants()
 	for !k.done {
-		k.work(ctx)
+		for ctx.Err() == nil && k.step(ctx) { // until none is due
+		}
 		if k.Wait(ctx, tick) != nil {
 			return
 		}
-	}
-}
-
-// work does steps until none is due.
-func (k *poolController) work(ctx context.Context) {
-	for more := true; more && ctx.Err() == nil; {
-		more = k.step(ctx)
 	}
 }
 
@@ -329,7 +323,8 @@ func (k *poolController) write() {
 		return
 	}
 	rails, err := k.space.Rails(k.leasable())
-	if err == nil && size(*k.space, k.leasable()) == 0 {
+	open := func(b block.Block) bool { return k.space.Slots(b.Spec.Index) > 0 }
+	if err == nil && !slices.ContainsFunc(k.leasable(), open) {
 		err = k.Ranges.Remove(k.pool)
 	} else if err == nil {
 		err = k.replace(nodefile.File{Pool: k.pool, Quarantine: k.space.Quarantine(), Rails: rails, Sticky: k.slots.Pool != ""})
@@ -368,7 +363,5 @@ func (k *poolController) report(ctx context.Context) {
 		}
 		k.reporting.OK(k.Clock, reportEvery)
 	}
-	k.mu.Lock()
-	defer k.mu.Unlock()
-	k.trouble("status", errors.Join(faults...))
+	k.note("status", errors.Join(faults...))
 }

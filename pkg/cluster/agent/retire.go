@@ -6,6 +6,7 @@ package agent
 import (
 	"context"
 	"errors"
+	"net/netip"
 	"time"
 
 	"github.com/roce-cni/roce-cni/pkg/cluster/agent/pace"
@@ -31,10 +32,10 @@ func (k *poolController) retire(ctx context.Context) {
 		return
 	}
 	k.retiring.OK(k.Clock, patience)
-	n, err := k.agent.meter.inUse(ctx, k.pool, k.knownQuarantine())
+	used, err := k.inUse(ctx)
 	switch {
 	case err != nil:
-	case n > 0:
+	case len(used) > 0:
 		k.goOn(ctx)
 		return
 	case !k.closed:
@@ -45,12 +46,22 @@ func (k *poolController) retire(ctx context.Context) {
 	if ctx.Err() != nil {
 		return
 	}
-	k.mu.Lock()
-	defer k.mu.Unlock()
-	k.trouble("deleted pool", err)
+	k.note("deleted pool", err)
 	if err != nil {
 		k.retiring.Fail(k.Clock)
 	}
+}
+
+// inUse returns the addresses of the pool that are leased or in quarantine now.
+func (k *poolController) inUse(ctx context.Context) (out []netip.Addr, err error) {
+	quarantine := k.knownQuarantine()
+	entries, err := k.Leases.List(ctx, "")
+	for _, e := range entries {
+		if e.Of(pool.OfRailPool(k.pool)) && (e.InUse() || e.Age < quarantine) {
+			out = append(out, e.Addr)
+		}
+	}
+	return out, err
 }
 
 // goOn confirms the blocks that pods use, reports their usage, and answers requests for sticky

@@ -6,6 +6,7 @@ package agent
 import (
 	"context"
 	"errors"
+	"net/netip"
 	"slices"
 	"time"
 
@@ -118,7 +119,9 @@ func (k *poolController) putBack() {
 // If an earlier request had no answer, another node may have the block.
 func (k *poolController) leave(ctx context.Context, l *leaving) {
 	if !l.asked {
-		if used, err := k.inBlock(ctx, l.Spec.Index); used || err != nil {
+		used, err := k.inUse(ctx)
+		in := func(a netip.Addr) bool { index, _, ok := k.space.Find(a); return ok && index == l.Spec.Index }
+		if err != nil || slices.ContainsFunc(used, in) {
 			k.putBack()
 			return
 		}
@@ -135,17 +138,6 @@ func (k *poolController) leave(ctx context.Context, l *leaving) {
 	defer k.mu.Unlock()
 	k.owned, k.leaving = without(k.owned, l.Name), nil
 	k.Log.Info("gave back a block that was empty for an hour", "pool", k.pool, "block", l.Name)
-}
-
-// inBlock says whether an address of a block is leased or in quarantine now.
-func (k *poolController) inBlock(ctx context.Context, index int) (bool, error) {
-	entries, err := k.Leases.List(ctx, "")
-	for _, e := range entries {
-		if i, _, ok := k.space.Find(e.Addr); ok && i == index && e.Of(pool.OfRailPool(k.pool)) && (e.InUse() || e.Age < k.space.Quarantine()) {
-			return true, err
-		}
-	}
-	return false, err
 }
 
 // capped says whether the node has as many blocks as spec.maxBlocksPerNode allows, and

@@ -18,15 +18,6 @@ import (
 	"github.com/roce-cni/roce-cni/pkg/plugin/ipam"
 )
 
-// size returns how many host indexes of blocks pods may have.
-func size(s block.Space, blocks []block.Block) int {
-	n := 0
-	for _, b := range blocks {
-		n += s.Slots(b.Spec.Index)
-	}
-	return n
-}
-
 // meter knows the leases of the node. It reads them when their file has changed.
 type meter struct {
 	book *ipam.Book
@@ -103,15 +94,4 @@ func (m *meter) usage(name string, s block.Space, blocks []block.Block) (block.U
 		delete(quarantined, number)
 	}
 	return block.Usage{Size: len(open), Used: len(leased), Quarantined: len(quarantined), Free: len(open) - len(leased) - len(quarantined)}, known
-}
-
-// inUse returns how many addresses of a pool are leased or in quarantine now.
-func (m *meter) inUse(ctx context.Context, name string, quarantine time.Duration) (n int, err error) {
-	entries, err := m.book.List(ctx, "")
-	for _, e := range entries {
-		if e.Of(pool.OfRailPool(name)) && (e.InUse() || e.Age < quarantine) {
-			n++
-		}
-	}
-	return n, err
 }
