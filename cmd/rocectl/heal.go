@@ -133,7 +133,9 @@ func healAs(ctx context.Context, w io.Writer, log *slog.Logger, node *nodeFlags,
 	return nil
 }
 
-func clock() pace.Clock { return pace.Clock{Wait: plugin.Wait, Now: plugin.BootTime, Rand: rand.Float64} }
+func clock() pace.Clock {
+	return pace.Clock{Wait: plugin.Wait, Now: plugin.BootTime, Rand: rand.Float64}
+}
 
 // watch starts what looks at the queue pairs of pods. dir is the state folder.
 func (d duties) watch(ctx context.Context, all *sync.WaitGroup, log *slog.Logger, node *nodeFlags, dir string) {

@@ -134,7 +134,7 @@ func (t *top) write(w io.Writer, uses []usage.Use, missing error) error {
 	table := t.format.Table(w, []string{"POD", "INTERFACE", "DEVICE", "QUEUE PAIRS", "CONTEXTS", "REGIONS", "MEMORY", "CONNECTIONS", "SENT", "RECEIVED"}, "CHARGED", "PROCESSES")
 	for _, u := range uses {
 		table.Row(u.User, u.Interface, u.Device, types(u.QueuePairs), u.Contexts, u.Regions, size(u.RegionBytes), u.Connections,
-			rate(u.Sent), rate(u.Received), charged(u.Charged), processes(u.Processes))
+			u.Sent, u.Received, charged(u.Charged), processes(u.Processes))
 	}
 	if err := table.Print(); err != nil {
 		return err
@@ -177,13 +177,6 @@ func size(bytes uint64) string {
 		value, units = value/1024, units[1:]
 	}
 	return fmt.Sprintf("%.4g %s", value, units[0])
-}
-
-func rate(r *usage.Rate) string {
-	if r == nil {
-		return ""
-	}
-	return r.String()
 }
 
 func charged(c *usage.Charge) string {

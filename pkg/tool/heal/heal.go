@@ -106,7 +106,8 @@ func New(c Config) *Healer {
 // Run heals until the context ends. One attachment is worked on at a time.
 func (h *Healer) Run(ctx context.Context) {
 	for ctx.Err() == nil {
-		now, due, next := h.Clock.Now(), h.sweepDue(), h.next()
+		now := h.Clock.Now()
+		due, next := h.next()
 		if now < due && next != nil && next.due <= now {
 			h.heal(ctx, next)
 			continue
@@ -130,23 +131,17 @@ func (h *Healer) Run(ctx context.Context) {
 	}
 }
 
-func (h *Healer) sweepDue() time.Duration {
+// next returns when all attachments are looked at, and a copy of the one that is looked at next,
+// nil if none is due ever.
+func (h *Healer) next() (sweep time.Duration, first *attachment) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	return h.due
-}
-
-// next returns a copy of the attachment that is looked at next, nil if none is due ever.
-func (h *Healer) next() *attachment {
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	var first *attachment
 	for _, a := range h.attachments {
 		if a.due != never && (first == nil || a.due < first.due) {
 			first = a
 		}
 	}
-	return first.copy()
+	return h.due, first.copy()
 }
 
 // get returns a copy of an attachment, nil if it is not followed.

@@ -18,8 +18,11 @@ type Rate struct {
 	Unit      string  `json:"unit"` // "bytes" or "packets"
 }
 
-// String returns the rate with three digits, such as 1.25 GB/s.
-func (r Rate) String() string {
+// String returns the rate with three digits, such as 1.25 GB/s; "" for nil.
+func (r *Rate) String() string {
+	if r == nil {
+		return ""
+	}
 	unit := map[string]string{"bytes": "B/s", "packets": "packets/s"}[r.Unit]
 	value := r.PerSecond
 	for _, prefix := range []string{"", "k", "M"} {
@@ -73,7 +76,8 @@ func (n Node) Traffic(now time.Time) map[Source]Traffic {
 			t := out[of]
 			t.At = now
 			t.add(func(file string) (uint64, bool) {
-				v, err := n.number(path.Join(port, file))
+				b, _ := fs.ReadFile(n.Sys, path.Join(port, file)) // a driver has some of them
+				v, err := strconv.ParseUint(strings.TrimSpace(string(b)), 10, 64)
 				return v, err == nil
 			})
 			out[of] = t
@@ -97,14 +101,6 @@ func (t *Traffic) add(value func(file string) (uint64, bool)) {
 		t.Sent, t.Received = t.Sent+sent, t.Received+received
 		return
 	}
-}
-
-func (n Node) number(file string) (uint64, error) {
-	b, err := fs.ReadFile(n.Sys, file)
-	if err != nil {
-		return 0, err
-	}
-	return strconv.ParseUint(strings.TrimSpace(string(b)), 10, 64)
 }
 
 // Since returns the rates between two looks; nil if they are not known. If a counter is

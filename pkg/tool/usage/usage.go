@@ -120,18 +120,11 @@ func (u Use) Total() int {
 	return n
 }
 
-// entry is a place of a GID table.
-type entry struct {
-	device string
-	port   uint32
-	index  int
-}
-
 type read struct {
 	Node
-	host      uint64               // the inode of the host's network namespace
-	dels      []calls.Call         // of this boot that have found programs, the last one first
-	last      map[entry]calls.Held // of dels
+	host      uint64                    // the inode of the host's network namespace
+	dels      []calls.Call              // of this boot that have found programs, the last one first
+	last      map[calls.Held]calls.Held // of dels, by device, port and index
 	processes map[uint32]rdma.Process
 	uses      []Use
 }
@@ -144,7 +137,7 @@ func (n Node) Read(ctx context.Context) ([]Use, error) {
 	if n.Dial == nil {
 		n.Dial = nldev.Dial
 	}
-	r := read{Node: n, processes: map[uint32]rdma.Process{}, last: map[entry]calls.Held{}, uses: []Use{}}
+	r := read{Node: n, processes: map[uint32]rdma.Process{}, last: map[calls.Held]calls.Held{}, uses: []Use{}}
 	r.host, _ = netns.Inode(n.Proc, "self") // without it no process is one of the host
 	fault := r.readDels()
 	if err := r.devices(ctx, func(fn func() error) error { return fn() }); err != nil {
@@ -183,14 +176,14 @@ func (r *read) readDels() error {
 		}
 		r.dels = append(r.dels, c)
 		for _, h := range c.Held {
-			r.last[entry{h.Device, h.Port, h.Index}] = h
+			r.last[calls.Held{Device: h.Device, Port: h.Port, Index: h.Index}] = h
 		}
 	}
 	slices.Reverse(r.dels)
 	for _, rec := range r.Records { // a driver may hide their entries
 		for g := range plan.All[plan.GID](rec.Plan.Ops) {
 			for _, index := range g.Indexes() {
-				delete(r.last, entry{g.Device.Name, g.Device.Port, index})
+				delete(r.last, calls.Held{Device: g.Device.Name, Port: g.Device.Port, Index: index})
 			}
 		}
 	}
@@ -355,7 +348,8 @@ func (r *read) user(p rdma.Process, device string) (User, conf.LinkName) {
 func (r *read) addHeld(p rdma.Process, u *Use) {
 	for _, c := range r.dels {
 		for _, h := range c.Held {
-			if h.Device != u.Device || c.ContainerID != u.ContainerID || h != r.last[entry{h.Device, h.Port, h.Index}] || !r.outlived(p, h) || slices.Contains(u.Held, h) {
+			last := r.last[calls.Held{Device: h.Device, Port: h.Port, Index: h.Index}]
+			if h.Device != u.Device || c.ContainerID != u.ContainerID || h != last || !r.outlived(p, h) || slices.Contains(u.Held, h) {
 				continue
 			}
 			if _, err := fs.ReadFile(r.Sys, fmt.Sprintf("class/infiniband/%s/ports/%d/gid_attrs/types/%d", h.Device, h.Port, h.Index)); err != nil {

@@ -305,13 +305,7 @@ func TestRatesAreThoseOfTheOnlyUserOfADevice(t *testing.T) {
 	}
 	var got []string
 	for _, u := range uses {
-		for _, r := range []*Rate{u.Sent, u.Received} {
-			if r == nil {
-				got = append(got, "")
-				continue
-			}
-			got = append(got, r.String())
-		}
+		got = append(got, u.Sent.String(), u.Received.String())
 	}
 	want := []string{"1.5 kpackets/s", "0 packets/s", "", "", "500 kB/s", "500 kB/s", "", ""}
 	if diff := cmp.Diff(want, got); diff != "" {
