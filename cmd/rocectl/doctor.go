@@ -22,7 +22,7 @@ type doctorFlags struct {
 	agentURL string
 	confDir  string
 	binDir   string
-	peers    int
+	peers    uint
 	all      bool
 	format   cli.Format
 }
@@ -48,7 +48,7 @@ func doctorCommand(node *nodeFlags) *cobra.Command {
 		},
 	}
 	f.register(cmd)
-	cmd.Flags().IntVar(&f.peers, "peers", 0, "check that the neighbour tables have room for this `NUMBER` of peers of each leased address (default: what is used now)")
+	cmd.Flags().UintVar(&f.peers, "peers", 0, "check that the neighbour tables have room for this `NUMBER` of peers of each leased address (default: what is used now)")
 	cmd.Flags().BoolVar(&f.all, "all", false, "show each answer, in the order of the checks")
 	return cmd
 }
@@ -86,7 +86,7 @@ func (f doctorFlags) live() (doctor.Node, error) {
 	}
 	book, err := f.node.book()
 	live := doctor.Live(files, book, f.agentURL)
-	live.Peers, live.ConfDir, live.BinDir = f.peers, f.confDir, f.binDir
+	live.Peers, live.ConfDir, live.BinDir = int(f.peers), f.confDir, f.binDir
 	_, live.Settings = settings.Load(settingsFile)
 	return live, err
 }

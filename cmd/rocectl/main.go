@@ -107,7 +107,7 @@ func root(out, errOut io.Writer) *cobra.Command {
 	group("Pods of the node", node.flag(orInCluster(showCommand(node), plugin), checkCommand(node), repairCommand(node), forgetCommand(node), envCommand(node), verifyCommand(node), orInCluster(traceCommand(node), plugin))...)
 	group("Pools", append(node.flag(poolCommand(node)), cluster.PoolsCommand())...)
 	group("What the pods of roce-cni run", append(node.flag(append(cluster.NodeCommands(node.dir, node.mustExist), healCommand(node))...), cluster.Commands()...)...)
-	group("Configuration and errors", append(node.flag(planCommand(node)), generateCommand(plugin), explainCommand(), versionCommand())...)
+	group("Configuration and errors", append(node.flag(planCommand(node, plugin)), generateCommand(plugin), explainCommand(), versionCommand())...)
 	if plugin {
 		for _, c := range cmd.Commands() {
 			if !slices.Contains([]string{"rails", "show", "trace", "verify", "pools", "gc", "plan", "generate", "explain", "version"}, c.Name()) {

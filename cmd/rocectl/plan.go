@@ -54,7 +54,8 @@ type planFlags struct {
 	pools []block.Pool // the RailPools in the file
 }
 
-func planCommand(node *nodeFlags) *cobra.Command {
+// planCommand plans for this machine, and as a plugin of kubectl for none.
+func planCommand(node *nodeFlags, offline bool) *cobra.Command {
 	f := planFlags{node: node}
 	cmd := &cobra.Command{
 		Use:   "plan FILE",
@@ -74,7 +75,7 @@ func planCommand(node *nodeFlags) *cobra.Command {
 	cmd.Flags().StringVar(&f.args, "args", "", "CNI_ARGS, such as K8S_POD_NAME=trainer-0;K8S_POD_NAMESPACE=ml")
 	cmd.Flags().StringVar(&f.namespace, "namespace", "", "the pod's `NAMESPACE`, to which the node's policy applies")
 	cmd.Flags().StringVar(&f.settings, "settings", "", "a `FILE` with settings of a node, in place of this node's (default "+conf.SettingsFile+"; none with --offline)")
-	cmd.Flags().BoolVar(&f.offline, "offline", false, "do not read this machine: assume that the named master exists with an MTU of 1500, and that pools are empty")
+	cmd.Flags().BoolVar(&f.offline, "offline", offline, "do not read this machine: assume that the named master exists with an MTU of 1500, and that pools are empty")
 	cmd.Flags().StringVar(&f.nodeName, "node", "", "the node's `NAME` in the table of ipam.table (default this host's name)")
 	cmd.Flags().StringVar(&f.table, "table", "", "a `FILE` to read instead of the table of the node, for ipam.table")
 	cmd.Flags().StringSliceVar(&f.nicAddrs, "nic-addrs", nil, "offline, the NICs' own `ADDRESSES` for ipam.fromMaster and ipam.railPool, such as 172.16.11.5/24: one for each rail")

@@ -38,6 +38,9 @@ func gcCommand() *cobra.Command {
 			if !f.cluster {
 				return cnierr.New(cnierr.BadConfig, "use command", "gc", "write rocectl gc --cluster; the plugins themselves free leases of pods that are gone", "gc works only on a cluster")
 			}
+			if f.every < time.Second {
+				return cnierr.New(cnierr.BadConfig, "use option", "--interval", "give a second or more, such as 10m", "%v would ask the API server without a pause", f.every)
+			}
 			api, err := connect(f.kubeconfig, nil)
 			if err != nil {
 				return err
