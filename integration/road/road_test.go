@@ -265,7 +265,7 @@ func (r *road) look(t *testing.T) {
 	t.Helper()
 	shell(t, r.repository, `kubectl kustomize conf-examples/deploy/tools | sed 's|pause:3.10@sha256:[0-9a-f]*|pause:road|' | kubectl apply -f -`)
 	run(t, "kubectl", "apply", "-f", "testdata/pod.yaml")
-	out := r.result(t, `kubectl wait --for=condition=Ready --timeout=10m pod/looked-at >/dev/null
+	out := r.result(t, `kubectl wait --for=condition=Ready --timeout=10m pod/looked-at pod/neighbour >/dev/null
 		kubectl -n roce-cni rollout status daemonset/roce-cni-tools --timeout=10m >/dev/null
 		node=$(kubectl get pod looked-at -o jsonpath='{.spec.nodeName}')
 		tools=$(kubectl -n roce-cni get pods -l app.kubernetes.io/component=tools --field-selector=spec.nodeName=$node -o name)
@@ -276,7 +276,36 @@ func (r *road) look(t *testing.T) {
 		}
 	}
 	t.Logf("rocectl gids in the pod of the tools:\n%s", out)
+	r.borrow(t, out)
 	run(t, "kubectl", "delete", "--timeout=10m", "-f", "testdata/pod.yaml")
+}
+
+// borrow has the other pod of the node use its own GID, and that of the first pod, by the
+// indexes in the list of rocectl gids. The healer's container counts the queue pairs, and
+// tells of the foreign GID.
+func (r *road) borrow(t *testing.T, gids string) {
+	t.Helper()
+	ctx, stop := context.WithCancel(t.Context())
+	var programs sync.WaitGroup
+	defer programs.Wait()
+	defer stop()
+	for i, of := range []string{"neighbour", "looked-at"} {
+		line := regexp.MustCompile(`(?m)^(\S+) +1 +(\d+) +\S+ +10\.1\.\S+ .*default/` + of).FindStringSubmatch(gids)
+		if line == nil {
+			t.Fatalf("no index of %s in\n%s", of, gids)
+		}
+		use := fmt.Sprintf("/usr/bin/ib_write_bw.real -d %s -x %s -p %d -D 600", line[1], line[2], 7001+i)
+		programs.Go(func() {
+			out, _ := exec.CommandContext(ctx, "kubectl", "exec", "neighbour", "--", "sh", "-c", use+" & sleep 5; "+use+" 127.0.0.1").CombinedOutput()
+			t.Logf("the program with the GID of %s:\n%s", of, out)
+		})
+	}
+	for what, command := range map[string]string{
+		"an Event":   `kubectl get events --field-selector reason=ForeignGID,involvedObject.name=neighbour | grep default/looked-at`,
+		"the counts": `kubectl -n roce-cni exec $(kubectl -n roce-cni get pods -l app.kubernetes.io/component=tools --field-selector=spec.nodeName=$(kubectl get pod neighbour -o jsonpath='{.spec.nodeName}') -o name) -- /bin/sh -c 'read -r line </run/roce/counts; echo "$line"' | grep '"pod":"neighbour","queuePairs":{"RC":'`,
+	} {
+		t.Logf("%s: %s", what, r.result(t, command))
+	}
 }
 
 // forget runs the client of the test again with its file changed, and looks for what

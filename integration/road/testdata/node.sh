@@ -19,6 +19,8 @@ mount -t cgroup2 cgroup /sys/fs/cgroup
 mount --make-shared /run # as systemd has it: containers may see namespaces that appear there while they run
 modprobe -a ib_umad nf_tables nft_compat veth bridge macvlan
 printf '%032x\n' $((n + 1)) >/etc/machine-id
+mkdir -p /etc/roce
+echo '{"version": 1, "rdma": {"counts": "pods", "foreignGID": "tell"}}' >/etc/roce/node.json
 
 # What a leaf switch is to the rails of node 0: one more child of its NICs.
 [ "$n" != 0 ] || ip netns add leaf
