@@ -74,7 +74,7 @@ func (s *scene) connect(ctx context.Context, c *nldev.Conn, in [2]*kernel.Kernel
 		running = []*program{server, client}
 		err = s.wait(ctx, func() error {
 			for i, p := range []*program{client, server} {
-				own, err := c.Connected(ctx, s.port.Device.Index, p.pid)
+				own, err := connected(ctx, c, s.port.Device.Index, p.pid)
 				if err != nil || p.over() {
 					return err
 				}
@@ -101,9 +101,9 @@ func (s *scene) raw(ctx context.Context, c *nldev.Conn, pairs [2]uint32) report.
 	for i, p := range s.pods[:2] {
 		_, index[i] = p.target(s.port)
 		var err error
-		dumps[i], err = c.Raw(ctx, s.port.Device.Index, pairs[i])
+		dumps[i], err = raw(ctx, c, s.port.Device.Index, pairs[i])
 		switch {
-		case errors.Is(err, nldev.ErrNotOffered):
+		case errors.Is(err, errNotOffered):
 			return ok(of, "a raw queue pair is %v", err)
 		case err != nil:
 			return cannotTell(of, fmt.Sprintf("queue pair %d: %v", pairs[i], err), "ib_write_bw that runs longer")

@@ -4,12 +4,15 @@
 package usage
 
 import (
+	"encoding/binary"
 	"fmt"
 	"io/fs"
 	"path"
 	"strconv"
 	"strings"
 	"time"
+
+	"github.com/roce-cni/roce-cni/pkg/base/nlsock"
 )
 
 // Rate is an amount for each second: of bytes if the driver counts them, else of packets.
@@ -134,4 +137,39 @@ func AddRates(uses []Use, before, after map[Source]Traffic) {
 		}
 		u.Sent, u.Received = after[by].Since(before[by])
 	}
+}
+
+// From include/uapi/rdma/rdma_netlink.h.
+const (
+	attrPID       = 28 // RDMA_NLDEV_ATTR_RES_PID
+	attrValues    = 80 // RDMA_NLDEV_ATTR_STAT_HWCOUNTERS
+	attrValueName = 82 // RDMA_NLDEV_ATTR_STAT_HWCOUNTER_ENTRY_NAME
+	attrValue     = 83 // RDMA_NLDEV_ATTR_STAT_HWCOUNTER_ENTRY_VALUE
+)
+
+// parseCounter reads what a driver counts for the queue pairs of one program on a port in the
+// mode auto pid: values by the driver's names. The PID is 0 if the counter is bound in another
+// mode.
+func parseCounter(b []byte) (pid uint32, values map[string]uint64) {
+	values = map[string]uint64{}
+	for typ, v := range nlsock.Attributes(b) {
+		switch typ {
+		case attrPID:
+			pid = nlsock.Number(v)
+		case attrValues:
+			for _, entry := range nlsock.Attributes(v) {
+				name, value := "", uint64(0)
+				for typ, v := range nlsock.Attributes(entry) {
+					switch {
+					case typ == attrValueName:
+						name = nlsock.Text(v)
+					case typ == attrValue && len(v) >= 8:
+						value = binary.NativeEndian.Uint64(v)
+					}
+				}
+				values[name] = value
+			}
+		}
+	}
+	return pid, values
 }

@@ -261,22 +261,21 @@ func (r *read) device(ctx context.Context, c *nldev.Conn, d nldev.Device) error 
 			}
 		}
 	}
-	bound, err := c.Counters(ctx, d.Index)
-	for _, b := range bound {
-		if b.PID == 0 {
-			continue
+	return c.Each(ctx, d.Index, nldev.Counters, func(counter []byte) {
+		pid, values := parseCounter(counter)
+		if pid == 0 {
+			return
 		}
-		u := r.of(d, nldev.Resource{PID: b.PID})
+		u := r.of(d, nldev.Resource{PID: pid})
 		t := cmp.Or(u.Counted, &Traffic{At: time.Now()})
 		t.add(func(file string) (uint64, bool) {
-			v, ok := b.Values[path.Base(file)]
+			v, ok := values[path.Base(file)]
 			return v, ok
 		})
 		if t.Unit != "" {
 			u.Counted = t
 		}
-	}
-	return err
+	})
 }
 
 func (u *Use) count(kind nldev.Kind, o nldev.Resource) {

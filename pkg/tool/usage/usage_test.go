@@ -6,12 +6,14 @@ package usage
 import (
 	"bufio"
 	"context"
+	"encoding/binary"
 	"encoding/hex"
 	"fmt"
 	"io/fs"
 	"net/netip"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"testing/fstest"
@@ -332,5 +334,27 @@ func TestRatesAreThoseOfTheOnlyUserOfADevice(t *testing.T) {
 		if u.Sent != nil || u.Received != nil {
 			t.Errorf("%s has rates: %v, %v", u.Module, u.Sent, u.Received)
 		}
+	}
+}
+
+// TestCountersOfAProgramAreRead has counters as fill_res_counter_entry writes them: one in the
+// mode auto pid and one that was bound by hand.
+func TestCountersOfAProgramAreRead(t *testing.T) {
+	t.Parallel()
+	attribute := func(typ uint16, value ...[]byte) []byte {
+		b := slices.Concat(value...)
+		out := binary.NativeEndian.AppendUint16(nil, uint16(4+len(b)))
+		out = append(binary.NativeEndian.AppendUint16(out, typ), b...)
+		return append(out, make([]byte, -len(out)&3)...)
+	}
+	value := func(name string, v uint64) []byte {
+		return attribute(81, attribute(attrValueName, []byte(name+"\x00")), attribute(attrValue, binary.NativeEndian.AppendUint64(nil, v)))
+	}
+	pid, values := parseCounter(slices.Concat(nlsock.AppendNumber(nil, attrPID, 188), attribute(attrValues, value("rdma_tx_bytes", 1<<40), value("out_of_buffer", 3))))
+	if diff := cmp.Diff(map[string]uint64{"rdma_tx_bytes": 1 << 40, "out_of_buffer": 3}, values); pid != 188 || diff != "" {
+		t.Errorf("PID %d (-want +got)\n%s", pid, diff)
+	}
+	if pid, values := parseCounter(attribute(attrValues, value("rdma_tx_bytes", 5))); pid != 0 || values["rdma_tx_bytes"] != 5 {
+		t.Errorf("bound by hand: PID %d, %v", pid, values)
 	}
 }

@@ -20,17 +20,13 @@ const (
 	cmdPortGet = 5
 	cmdSysGet  = 6
 
-	cmdQPGetRaw = 19 // RDMA_NLDEV_CMD_RES_QP_GET_RAW
-
 	attrDevIndex     = 1 // RDMA_NLDEV_ATTR_*
 	attrDevName      = 2
 	attrPortIndex    = 3
 	attrNodeGUID     = 6
 	attrState        = 12
 	attrQueuePairs   = 19 // RDMA_NLDEV_ATTR_RES_QP
-	attrQPNumber     = 21 // RDMA_NLDEV_ATTR_RES_LQPN
 	attrQPType       = 26
-	attrQPState      = 27
 	attrPID          = 28
 	attrModule       = 29 // RDMA_NLDEV_ATTR_RES_KERN_NAME
 	attrConnections  = 30 // RDMA_NLDEV_ATTR_RES_CM_ID
@@ -43,10 +39,6 @@ const (
 	attrNetnsFD      = 68
 	attrStatRes      = 75 // RDMA_NLDEV_ATTR_STAT_RES
 	attrCounters     = 77 // RDMA_NLDEV_ATTR_STAT_COUNTER
-	attrValues       = 80 // RDMA_NLDEV_ATTR_STAT_HWCOUNTERS
-	attrValueName    = 82 // RDMA_NLDEV_ATTR_STAT_HWCOUNTER_ENTRY_NAME
-	attrValue        = 83 // RDMA_NLDEV_ATTR_STAT_HWCOUNTER_ENTRY_VALUE
-	attrRaw          = 85 // RDMA_NLDEV_ATTR_RES_RAW
 	attrContexts     = 86 // RDMA_NLDEV_ATTR_RES_CTX
 )
 

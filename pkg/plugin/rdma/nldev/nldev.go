@@ -178,6 +178,15 @@ func (c *Conn) Rename(ctx context.Context, device uint32, name string) error {
 	return c.set(ctx, nlsock.AppendText(nlsock.AppendNumber(nil, attrDevIndex, device), attrDevName, name))
 }
 
+// Get sends a command about a device, with more attributes, and returns its reply.
+func (c *Conn) Get(ctx context.Context, command uint16, device uint32, more []byte) (nlsock.Reply, error) {
+	replies, err := c.sock.Exchange(ctx, request(command, append(nlsock.AppendNumber(nil, attrDevIndex, device), more...)))
+	if err != nil {
+		return nlsock.Reply{}, err
+	}
+	return replies[0], nil
+}
+
 func (c *Conn) set(ctx context.Context, body []byte) error {
 	req := request(cmdSet, body)
 	req.Flags |= unix.NLM_F_ACK

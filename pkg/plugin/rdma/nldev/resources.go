@@ -24,7 +24,9 @@ const (
 	Contexts    Kind = 22 // a program has one for each time that it opened the device
 )
 
-const counters Kind = 17 // RDMA_NLDEV_CMD_STAT_GET
+// Counters are those that the driver has bound to programs, for Each (RDMA_NLDEV_CMD_STAT_GET,
+// rdma statistic qp show).
+const Counters Kind = 17
 
 // Resource is an object on a device.
 type Resource struct {
@@ -57,26 +59,15 @@ func (r Resource) TypeName() string {
 // Resources returns the objects of a kind that are on a device, in one round trip (rdma
 // resource show). Errors: ErrNoDevice, also from a kernel that does not know the kind.
 func (c *Conn) Resources(ctx context.Context, device uint32, kind Kind) (out []Resource, err error) {
-	err = c.each(ctx, device, kind, func(entry []byte) { out = append(out, parseResource(entry)) })
+	err = c.Each(ctx, device, kind, func(entry []byte) { out = append(out, parseResource(entry)) })
 	return out, err
 }
 
-// Counter is what a driver counts for the queue pairs of one program on a port.
-type Counter struct {
-	PID    uint32            // as that of Resource; 0 if it is bound in another mode than auto pid
-	Values map[string]uint64 // by the driver's names
-}
-
-// Counters returns the counters that the driver of a device has bound to programs (rdma
-// statistic qp show). It does so on a port in the mode auto pid. Errors: as Resources.
-func (c *Conn) Counters(ctx context.Context, device uint32) (out []Counter, err error) {
-	err = c.each(ctx, device, counters, func(entry []byte) { out = append(out, parseCounter(entry)) })
-	return out, err
-}
-
-func (c *Conn) each(ctx context.Context, device uint32, kind Kind, fn func(entry []byte)) error {
+// Each calls fn with the attributes of each object of a kind on a device, in one round trip.
+// Errors: as Resources.
+func (c *Conn) Each(ctx context.Context, device uint32, kind Kind, fn func(entry []byte)) error {
 	body := nlsock.AppendNumber(nil, attrDevIndex, device)
-	if kind == counters {
+	if kind == Counters {
 		body = nlsock.AppendNumber(body, attrStatRes, attrQueuePairs)
 	}
 	rows, err := c.sock.Dump(ctx, request(uint16(kind), body))
@@ -111,28 +102,4 @@ func parseResource(b []byte) Resource {
 		}
 	}
 	return r
-}
-
-func parseCounter(b []byte) Counter {
-	c := Counter{Values: map[string]uint64{}}
-	for typ, v := range nlsock.Attributes(b) {
-		switch typ {
-		case attrPID:
-			c.PID = nlsock.Number(v)
-		case attrValues:
-			for _, entry := range nlsock.Attributes(v) {
-				name, value := "", uint64(0)
-				for typ, v := range nlsock.Attributes(entry) {
-					switch {
-					case typ == attrValueName:
-						name = nlsock.Text(v)
-					case typ == attrValue && len(v) >= 8:
-						value = binary.NativeEndian.Uint64(v)
-					}
-				}
-				c.Values[name] = value
-			}
-		}
-	}
-	return c
 }

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The roce-cni authors
 
-package nldev
+package hwtest
 
 import (
 	"context"
@@ -12,6 +12,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/roce-cni/roce-cni/pkg/base/nlsock"
+	"github.com/roce-cni/roce-cni/pkg/plugin/rdma/nldev"
 )
 
 // pairs has queue pairs, and answers to requests for a raw one.
@@ -37,8 +38,8 @@ func TestQueuePairsThatKnowTheirPeer(t *testing.T) {
 		entry := nlsock.AppendNumber(nlsock.AppendNumber(nil, attrQPNumber, q.number), attrPID, q.pid)
 		table = nlsock.AppendText(table, 20, string(nlsock.AppendText(entry, attrQPState, string([]byte{byte(q.state)}))))
 	}
-	c := New(&pairs{rows: [][]byte{nlsock.AppendText(nil, attrQueuePairs, string(table))}})
-	got, err := c.Connected(t.Context(), 7, 42)
+	c := nldev.New(&pairs{rows: [][]byte{nlsock.AppendText(nil, 19, string(table))}})
+	got, err := connected(t.Context(), c, 7, 42)
 	if err != nil || !slices.Equal(got, []uint32{18, 19}) {
 		t.Errorf("%v, %v, want 18 and 19", got, err)
 	}
@@ -47,16 +48,16 @@ func TestQueuePairsThatKnowTheirPeer(t *testing.T) {
 func TestRawQueuePair(t *testing.T) {
 	t.Parallel()
 	p := &pairs{raw: nlsock.Reply{Rows: [][]byte{nlsock.AppendText(nil, attrRaw, "bytes")}}}
-	got, err := New(p).Raw(t.Context(), 7, 18)
+	got, err := raw(t.Context(), nldev.New(p), 7, 18)
 	if err != nil || nlsock.Text(got) != "bytes" {
 		t.Errorf("%q, %v", got, err)
 	}
-	want := nlsock.AppendNumber(nlsock.AppendNumber(nil, attrDevIndex, 7), attrQPNumber, 18)
-	if p.sent.Type != client|cmdQPGetRaw || !slices.Equal(p.sent.Body, want) {
+	want := nlsock.AppendNumber(nlsock.AppendNumber(nil, 1, 7), attrQPNumber, 18)
+	if p.sent.Type != 5<<10|cmdQPGetRaw || !slices.Equal(p.sent.Body, want) {
 		t.Errorf("it asks %d with %x, want %x", p.sent.Type, p.sent.Body, want)
 	}
-	for errno, want := range map[unix.Errno]error{unix.EINVAL: ErrNotOffered, unix.EOPNOTSUPP: ErrNotOffered, unix.ENOENT: unix.ENOENT} {
-		if _, err := New(&pairs{raw: nlsock.Reply{Err: errno}}).Raw(t.Context(), 7, 18); !errors.Is(err, want) {
+	for errno, want := range map[unix.Errno]error{unix.EINVAL: errNotOffered, unix.EOPNOTSUPP: errNotOffered, unix.ENOENT: unix.ENOENT} {
+		if _, err := raw(t.Context(), nldev.New(&pairs{raw: nlsock.Reply{Err: errno}}), 7, 18); !errors.Is(err, want) {
 			t.Errorf("%v: %v, want %v", errno, err, want)
 		}
 	}
