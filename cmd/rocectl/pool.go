@@ -19,6 +19,7 @@ import (
 	"github.com/roce-cni/roce-cni/pkg/plugin/conf"
 	"github.com/roce-cni/roce-cni/pkg/plugin/conf/pool"
 	"github.com/roce-cni/roce-cni/pkg/plugin/ipam"
+	"github.com/roce-cni/roce-cni/pkg/tool/repair"
 )
 
 func poolCommand(node *nodeFlags) *cobra.Command {
@@ -101,7 +102,7 @@ func mustBeDead(e ipam.Entry) error {
 	if e.Owner.Netns.Path == "" {
 		return nil
 	}
-	if err := netns.Visible(e.Owner.Netns.Path); err != nil {
+	if err := repair.Visible(e.Owner.Netns.Path); err != nil {
 		return cannotTell(cnierr.New(cnierr.IO, "release address", e.Addr.String(),
 			"as root, use the node itself, not a container, or add --force if you are certain that the address is unused",
 			"cannot tell whether the namespace %q of %v exists: %w", e.Owner.Netns.Path, e.Owner, err))

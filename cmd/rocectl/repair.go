@@ -17,7 +17,6 @@ import (
 
 	"github.com/roce-cni/roce-cni/cmd/internal/cli"
 	"github.com/roce-cni/roce-cni/pkg/base/cnierr"
-	"github.com/roce-cni/roce-cni/pkg/base/netns"
 	"github.com/roce-cni/roce-cni/pkg/plugin/attach"
 	"github.com/roce-cni/roce-cni/pkg/plugin/conf"
 	"github.com/roce-cni/roce-cni/pkg/plugin/ipam/ledger"
@@ -242,7 +241,7 @@ func cannotTell(err error) error {
 
 // visible returns an error if this process would not see the namespace of an attachment.
 func visible(rec record.Record) error {
-	if err := netns.Visible(rec.Netns); err != nil {
+	if err := repair.Visible(rec.Netns); err != nil {
 		return cnierr.New(cnierr.IO, "look for namespace", rec.Netns, "as root, use the node itself, not a container", "cannot tell whether it exists: %w", err)
 	}
 	return nil

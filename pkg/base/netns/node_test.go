@@ -184,12 +184,9 @@ func TestPathsThatNameAProcess(t *testing.T) {
 		}
 	}
 	for _, path := range []string{"/proc/4194305/task/4194305/ns/net", "/proc/4194305/fd/3", "/run/no-such-folder/pod"} {
-		if err := nodeOwn(procfs+"/self/ns/mnt", procfs+"/1/ns/mnt"); err != nil {
-			t.Skip("not where the node's own processes are")
-		}
 		alive, err := Alive(Ref{Path: path, ID: ID{Dev: 4, Ino: 1}})
-		if alive || err != nil || Visible(path) != nil {
-			t.Errorf("%s: alive %v, %v, visible: %v; want it gone", path, alive, err, Visible(path))
+		if alive || err != nil {
+			t.Errorf("%s: alive %v, %v; want it gone", path, alive, err)
 		}
 	}
 }

@@ -202,7 +202,7 @@ func (h *Healer) follow(ctx context.Context, at conf.Attachment, after time.Dura
 		h.forget(at)
 		return
 	}
-	if err := netns.Visible(rec.Netns); err != nil { // it would look as if the pod were gone
+	if err := repair.Visible(rec.Netns); err != nil { // it would look as if the pod were gone
 		h.blind(rec, err)
 		return
 	}

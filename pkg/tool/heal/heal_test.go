@@ -417,7 +417,7 @@ func TestAHealerThatSeesNoNamespacesSaysSoOnce(t *testing.T) {
 	t.Parallel()
 	hidden := filepath.Join(t.TempDir(), "pod")
 	fatal(t, os.WriteFile(hidden, nil, 0o600))
-	if netns.Visible(hidden) == nil {
+	if repair.Visible(hidden) == nil {
 		t.Skip("this process sees the namespaces of the node: it needs a PID namespace of its own")
 	}
 	synctest.Test(t, func(t *testing.T) {
