@@ -116,13 +116,7 @@ func (n Node) Keeping(r *Results) Node {
 
 // ReadStack reads the versions from the root of a file system.
 func ReadStack(root fs.FS) Stack {
-	line := func(name string) string {
-		b, err := fs.ReadFile(root, name)
-		if err != nil {
-			return ""
-		}
-		return strings.TrimSpace(string(b))
-	}
+	line := func(name string) string { return discover.Text(root, name) }
 	s := Stack{Kernel: line("proc/sys/kernel/osrelease")}
 	for l := range strings.Lines(line("etc/os-release")) {
 		if name, ok := strings.CutPrefix(strings.TrimSpace(l), "PRETTY_NAME="); ok {
@@ -287,13 +281,7 @@ func judge(of, found string, faults []fault) []report.Finding {
 type fault struct{ found, fix string }
 
 // text returns the text of a file of sysfs, "" if it cannot be read.
-func (v view) text(name string) string {
-	b, err := fs.ReadFile(v.Sys, name)
-	if err != nil {
-		return ""
-	}
-	return strings.TrimSpace(string(b))
-}
+func (v view) text(name string) string { return discover.Text(v.Sys, name) }
 
 // ports returns the ports of the node, roce those that speak RoCE and have an interface in
 // the host.

@@ -254,7 +254,7 @@ func (s *Subsystem) otherwise(d nldev.Device, p nldev.Port, at plan.Place) error
 	if _, err := fs.Stat(files, dir+"/gids/0"); errors.Is(err, fs.ErrNotExist) {
 		return cnierr.New(cnierr.NoRDMA, use, m.String(), TurnOnRoCE, "RoCE is off: the port has no GID table")
 	}
-	if layer := text(files, dir+"/link_layer"); layer != "Ethernet" {
+	if layer := discover.Text(files, dir+"/link_layer"); layer != "Ethernet" {
 		m.Device.Protocol = "ib"
 		return cnierr.New(cnierr.NoRDMA, use, m.String(), discover.ToRoCE(m, files), "its link layer is %s, and RoCE needs Ethernet", layer)
 	}

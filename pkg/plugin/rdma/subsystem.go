@@ -21,7 +21,6 @@ import (
 	"net/netip"
 	"os"
 	"slices"
-	"strings"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -357,12 +356,3 @@ func classify(action, subject string, err error) error {
 // noDevice says whether an error means that there is no device. Other errors mean
 // that the question failed.
 func noDevice(err error) bool { return errors.Is(err, ErrNoDevice) }
-
-// text returns the text of a file of sysfs or procfs, "" if it cannot be read.
-func text(files fs.FS, name string) string {
-	b, err := fs.ReadFile(files, name)
-	if err != nil {
-		return ""
-	}
-	return strings.TrimSpace(string(b))
-}

@@ -61,5 +61,5 @@ func (s *Subsystem) Model(of plan.Place, device string) string {
 	if err != nil {
 		return ""
 	}
-	return text(sys, "class/infiniband/"+device+"/hca_type")
+	return discover.Text(sys, "class/infiniband/"+device+"/hca_type")
 }

@@ -12,6 +12,7 @@ import (
 	"github.com/roce-cni/roce-cni/pkg/base/cnierr"
 	"github.com/roce-cni/roce-cni/pkg/base/netns"
 	"github.com/roce-cni/roce-cni/pkg/plugin/plan"
+	"github.com/roce-cni/roce-cni/pkg/plugin/rdma/discover"
 	"github.com/roce-cni/roce-cni/pkg/plugin/rdma/nldev"
 )
 
@@ -86,7 +87,7 @@ type Process struct {
 // has neither a name nor a namespace.
 func ProcessOf(proc fs.FS, pid uint32) Process {
 	ino, _ := netns.Inode(proc, fmt.Sprint(pid))
-	return Process{PID: pid, Comm: text(proc, fmt.Sprintf("%d/comm", pid)), Netns: ino}
+	return Process{PID: pid, Comm: discover.Text(proc, fmt.Sprintf("%d/comm", pid)), Netns: ino}
 }
 
 // String returns the process as ps(1) names it.

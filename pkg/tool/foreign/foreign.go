@@ -30,6 +30,7 @@ import (
 	"github.com/roce-cni/roce-cni/pkg/plugin/conf"
 	"github.com/roce-cni/roce-cni/pkg/plugin/plan"
 	"github.com/roce-cni/roce-cni/pkg/plugin/rdma"
+	"github.com/roce-cni/roce-cni/pkg/plugin/rdma/discover"
 	"github.com/roce-cni/roce-cni/pkg/plugin/record"
 	"github.com/roce-cni/roce-cni/pkg/tool/gids"
 	"github.com/roce-cni/roce-cni/pkg/tool/report"
@@ -308,8 +309,7 @@ func living(records []record.Record) []record.Record {
 // spares a look at the tables of the node, which takes long.
 func (w *Watcher) recorded(records []record.Record, at place) (owner *gids.Owner, decided bool) {
 	read := func(file string) string {
-		b, _ := fs.ReadFile(w.Sys, fmt.Sprintf("class/infiniband/%s/ports/%d/%s/%d", at.device, at.port, file, at.index)) // it may be hidden
-		return strings.TrimSpace(string(b))
+		return discover.Text(w.Sys, fmt.Sprintf("class/infiniband/%s/ports/%d/%s/%d", at.device, at.port, file, at.index)) // "": it may be hidden
 	}
 	gid, netdev, others := read("gids"), read("gid_attrs/ndevs"), false
 	for _, r := range records {

@@ -17,7 +17,6 @@ import (
 	"io/fs"
 	"os"
 	"slices"
-	"strings"
 
 	"golang.org/x/sys/unix"
 
@@ -211,10 +210,4 @@ func (n Node) function(p Port) string {
 	return discover.Function(n.Sys, device, netdev)
 }
 
-func (n Node) text(name string) string {
-	b, err := fs.ReadFile(n.Sys, name)
-	if err != nil {
-		return ""
-	}
-	return strings.TrimSpace(string(b))
-}
+func (n Node) text(name string) string { return discover.Text(n.Sys, name) }

@@ -16,6 +16,7 @@ import (
 	"github.com/roce-cni/roce-cni/pkg/base/cnierr"
 	"github.com/roce-cni/roce-cni/pkg/plugin/conf"
 	"github.com/roce-cni/roce-cni/pkg/plugin/kernel/rtnl"
+	"github.com/roce-cni/roce-cni/pkg/plugin/rdma/discover"
 )
 
 // candidate is a link with its addresses.
@@ -174,9 +175,9 @@ func (c candidate) differs(p conf.Parent, sys fs.FS) string {
 		return "function"
 	case p.PCI != "" && !strings.EqualFold(p.PCI, id):
 		return "pci"
-	case !among(p.Vendors, func() string { return readID(sys, dir+"/vendor") }):
+	case !among(p.Vendors, func() string { return discover.Text(sys, dir+"/vendor") }):
 		return "vendors"
-	case !among(p.DeviceIDs, func() string { return readID(sys, dir+"/device") }):
+	case !among(p.DeviceIDs, func() string { return discover.Text(sys, dir+"/device") }):
 		return "deviceIDs"
 	case !among(p.Drivers, func() string { return c.driver(sys) }):
 		return "drivers"
@@ -237,14 +238,6 @@ func among(want []string, get func() string) bool {
 }
 
 func bare(s string) string { return strings.TrimPrefix(strings.ToLower(s), "0x") }
-
-func readID(sys fs.FS, name string) string {
-	b, err := fs.ReadFile(sys, name)
-	if err != nil {
-		return "" // has none
-	}
-	return strings.TrimSpace(string(b))
-}
 
 func linkBase(sys fs.FS, name string) string {
 	target, err := fs.ReadLink(sys, name)
@@ -313,9 +306,9 @@ func (c candidate) property(key string, sys fs.FS) string {
 	case "pci":
 		has = id
 	case "vendors":
-		has = bare(readID(sys, dir+"/vendor"))
+		has = bare(discover.Text(sys, dir+"/vendor"))
 	case "deviceIDs":
-		has = bare(readID(sys, dir+"/device"))
+		has = bare(discover.Text(sys, dir+"/device"))
 	case "drivers":
 		has = on.driver(sys)
 	}

@@ -98,7 +98,7 @@ func (c candidate) onBus(sys fs.FS) seat {
 
 // port returns the number of the link's port, from 0 (net/core/net-sysfs.c).
 func (c candidate) port(sys fs.FS) int {
-	n, _ := strconv.Atoi(readID(sys, "class/net/"+c.Name+"/dev_port")) // 0 without the file
+	n, _ := strconv.Atoi(discover.Text(sys, "class/net/"+c.Name+"/dev_port")) // 0 without the file
 	return n
 }
 

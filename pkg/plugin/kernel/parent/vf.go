@@ -15,6 +15,7 @@ import (
 	"github.com/roce-cni/roce-cni/pkg/base/shell"
 	"github.com/roce-cni/roce-cni/pkg/plugin/conf"
 	"github.com/roce-cni/roce-cni/pkg/plugin/kernel/rtnl"
+	"github.com/roce-cni/roce-cni/pkg/plugin/rdma/discover"
 )
 
 // function returns what kind of function of its NIC a link is: conf.Physical,
@@ -97,7 +98,7 @@ func (s search) checked(ctx context.Context, l rtnl.Link) (pf string, vf rtnl.VF
 		return "", rtnl.VF{}, false
 	}
 	for _, e := range pfs {
-		if Representor(readID(s.sys, path.Join(physfn, "net", e.Name(), "phys_port_name"))) {
+		if Representor(discover.Text(s.sys, path.Join(physfn, "net", e.Name(), "phys_port_name"))) {
 			continue
 		}
 		for _, vf := range s.vfs(ctx, e.Name()) {

@@ -72,7 +72,7 @@ func Port(devices []nldev.Device, parent plan.Link, related func() []Match) (Mat
 // the NIC offers. sys is sysfs as the namespace of the device sees it.
 func ToRoCE(m Match, sys fs.FS) string {
 	pci := Function(sys, m.Device.Name, m.Link)
-	vendor := text(sys, "bus/pci/devices/"+pci+"/vendor")
+	vendor := Text(sys, "bus/pci/devices/"+pci+"/vendor")
 	switch {
 	case m.Device.Protocol == "ib" && vendor == "0x15b3":
 		return shell.Command("switch the port to Ethernet: mlxconfig -d %s set LINK_TYPE_P%d=2, then mlxfwreset -d %s reset; or use another plugin for it", pci, m.Number, pci)
@@ -162,7 +162,7 @@ func onlyPort(devices []nldev.Device, name, link string, links fs.FS) []Match {
 		}
 		p := 0
 		if len(d.Ports) > 1 {
-			n, err := strconv.Atoi(text(links, "class/net/"+link+"/dev_port"))
+			n, err := strconv.Atoi(Text(links, "class/net/"+link+"/dev_port"))
 			if err != nil || n >= len(d.Ports) {
 				return nil
 			}
@@ -185,8 +185,8 @@ func lowers(link string, links fs.FS) []string {
 	return out
 }
 
-// text returns the text of a file of sysfs, "" if it cannot be read.
-func text(sys fs.FS, name string) string {
+// Text returns the text of a file of sysfs or procfs, "" if it cannot be read.
+func Text(sys fs.FS, name string) string {
 	b, err := fs.ReadFile(sys, name)
 	if err != nil {
 		return ""
@@ -242,7 +242,7 @@ func Files(sys fs.FS) []File {
 	out := make([]File, 0, len(names))
 	for _, name := range names {
 		dir := path.Dir(name)
-		out = append(out, File{Name: path.Base(dir), Device: text(sys, name), Dir: dir})
+		out = append(out, File{Name: path.Base(dir), Device: Text(sys, name), Dir: dir})
 	}
 	return out
 }
