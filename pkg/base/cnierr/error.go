@@ -54,8 +54,12 @@ func (e *Error) Error() string {
 // Unwrap returns the cause.
 func (e *Error) Unwrap() error { return e.Err }
 
-// Each returns the errors that are joined in err, however deep; err itself if none is.
+// Each returns the errors that are joined in err, however deep; err itself if none is; nothing
+// of nil.
 func Each(err error) []error {
+	if err == nil {
+		return nil
+	}
 	joined, ok := err.(interface{ Unwrap() []error })
 	if !ok {
 		return []error{err}

@@ -156,3 +156,9 @@ func TestInNamesTheObjectOfEachErrorThatIsJoined(t *testing.T) {
 		t.Errorf("of nil: %v", err)
 	}
 }
+
+func TestEachOfNoErrorIsNothing(t *testing.T) {
+	if got := cnierr.Each(nil); len(got) > 0 {
+		t.Errorf("got %v", got)
+	}
+}
