@@ -18,6 +18,7 @@ func TestLongSharedDoctorRepairs(t *testing.T) {
 	const thresholds = "net.ipv6.neigh.default.gc_thresh3"
 	finally(t, `modprobe -a rdma_ucm ib_umad; rm -f /etc/modprobe.d/zz-roce.conf
 rdma system set netns shared; sysctl -qw `+thresholds+"="+run(t, "sysctl", "-n", thresholds))
+	run(t, "mkdir", "-p", "/etc/modules-load.d") // a node with systemd has it
 	run(t, "modprobe", "-a", "rdma_ucm", "ib_umad")
 	for _, c := range []struct{ fault, command, check, says string }{
 		{"a module is absent", "modprobe -r rdma_ucm", "rdma-modules", "not loaded: rdma_ucm"},
