@@ -85,7 +85,7 @@ func (s *Subsystem) find(sys nldev.System, links, at plan.Place, parent plan.Lin
 	fallback := func() []discover.Match {
 		var trees [2]fs.FS
 		for i, side := range []plan.Place{links, at} {
-			if trees[i], failed = s.files(side); failed != nil {
+			if trees[i], failed = s.Files(side); failed != nil {
 				return nil
 			}
 		}
@@ -96,7 +96,7 @@ func (s *Subsystem) find(sys nldev.System, links, at plan.Place, parent plan.Lin
 	}
 	devices := sys.Devices
 	if parent.Device != "" {
-		files, err := s.files(at)
+		files, err := s.Files(at)
 		if err != nil {
 			return discover.Match{}, err
 		}
@@ -114,7 +114,7 @@ func (s *Subsystem) find(sys nldev.System, links, at plan.Place, parent plan.Lin
 
 // describe returns the facts of a port.
 func (s *Subsystem) describe(ctx context.Context, m discover.Match, at plan.Place, exclusive bool) (plan.RDMA, error) {
-	files, err := s.files(at)
+	files, err := s.Files(at)
 	if err != nil {
 		return plan.RDMA{}, err
 	}
@@ -242,7 +242,7 @@ func (s *Subsystem) usable(d nldev.Device, p nldev.Port, at plan.Place) error {
 // enable_roce is false (raw_eth_profile). The kernel then tells no protocol, as older kernels
 // do for all devices.
 func (s *Subsystem) otherwise(d nldev.Device, p nldev.Port, at plan.Place) error {
-	files, err := s.files(at)
+	files, err := s.Files(at)
 	if err != nil {
 		return err
 	}

@@ -124,7 +124,7 @@ func (g gid) failed(found map[netip.Addr]int, err error) error {
 const foreignEntry = "find the other interface with rocectl gids, and remove the address there; an interface that rocectl gids cannot name is in a namespace without a pod of roce: ip netns, lsns -t net"
 
 func (g gid) table() (gidtable.Table, error) {
-	sys, err := g.files(g.side)
+	sys, err := g.Files(g.side)
 	return gidtable.New(sys, g.op.Device.Name, g.op.Device.Port), err
 }
 

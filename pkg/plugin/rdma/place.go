@@ -6,6 +6,8 @@ package rdma
 import (
 	"context"
 	"errors"
+	"io/fs"
+	"math"
 	"net/netip"
 	"slices"
 
@@ -133,4 +135,30 @@ func (s *Subsystem) Place(ctx context.Context, r plan.AlignRail, set, unset []ne
 		return nil, g.timeout(found)
 	}
 	return found, nil
+}
+
+// Table returns the entries of the GID table of a port in order, and the size of the
+// table: see gidtable.Table.Entries. The device is in the namespace of. The entries
+// are those that a process in the namespace reader sees: see gidtable.Merge. Errors:
+// gidtable.ErrNone.
+func (s *Subsystem) Table(of, reader plan.Place, device string, port uint32) ([]gidtable.Entry, int, error) {
+	sys, err := s.Files(of)
+	if err != nil {
+		return nil, 0, err
+	}
+	return s.entries(sys, reader, plan.RDMADevice{Name: device, Port: port}, math.MaxInt)
+}
+
+// Before returns the entries with an index below limit that a reader in a namespace
+// sees: see gidtable.Table.Before. The device is in the host's namespace.
+func (s *Subsystem) Before(reader plan.Place, d plan.RDMADevice, limit int) (entries []gidtable.Entry, size int, err error) {
+	return s.entries(s.c.Sys, reader, d, limit)
+}
+
+func (s *Subsystem) entries(sys fs.FS, reader plan.Place, d plan.RDMADevice, limit int) (entries []gidtable.Entry, size int, err error) {
+	err = s.at(reader, func() (err error) {
+		entries, size, err = gidtable.New(sys, d.Name, d.Port).Before(limit)
+		return err
+	})
+	return entries, size, classify("read GID table of", portName(d), err)
 }

@@ -126,7 +126,7 @@ func missing(err error) error {
 // the driver forces none, or does not have this setting. Upstream drivers do not have
 // it.
 func (s *Subsystem) trafficClass(at plan.Place, d plan.RDMADevice) (*uint8, error) {
-	sys, err := s.files(at)
+	sys, err := s.Files(at)
 	if err != nil {
 		return nil, err
 	}

@@ -140,9 +140,9 @@ func (s *Subsystem) conn(side plan.Place) (*nldev.Conn, error) {
 	return s.conns[side], err
 }
 
-// files returns sysfs as a namespace sees it: /sys/class/infiniband has the
+// Files returns sysfs as a namespace sees it: /sys/class/infiniband has the
 // devices of the namespace that mounted it.
-func (s *Subsystem) files(side plan.Place) (fs.FS, error) {
+func (s *Subsystem) Files(side plan.Place) (fs.FS, error) {
 	if side == plan.Host {
 		return s.c.Sys, nil
 	}

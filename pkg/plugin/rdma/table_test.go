@@ -15,6 +15,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/roce-cni/roce-cni/pkg/plugin/plan"
+	"github.com/roce-cni/roce-cni/pkg/plugin/rdma/discover"
 	"github.com/roce-cni/roce-cni/pkg/plugin/rdma/gidtable"
 )
 
@@ -53,8 +54,8 @@ func TestTablesInFilesOfTheSystemAreReadAsThoseInMemory(t *testing.T) {
 	}
 }
 
-// TestModelIsThatOfTheNamespace has devices of one name in the host and in the pod.
-func TestModelIsThatOfTheNamespace(t *testing.T) {
+// TestFilesAreThoseOfTheNamespace has devices of one name in the host and in the pod.
+func TestFilesAreThoseOfTheNamespace(t *testing.T) {
 	t.Parallel()
 	const file = "class/infiniband/mlx5_0/hca_type"
 	n := &node{files: t.TempDir()}
@@ -62,8 +63,11 @@ func TestModelIsThatOfTheNamespace(t *testing.T) {
 		t.Fatal(err)
 	}
 	s := n.subsystem(t, fstest.MapFS{file: {Data: []byte("MT4129\n")}})
-	if host, pod := s.Model(plan.Host, "mlx5_0"), s.Model(plan.Pod, "mlx5_0"); host != "MT4129" || pod != "MT4125" {
-		t.Errorf("the host's is %q, and the pod's %q", host, pod)
+	for place, want := range map[plan.Place]string{plan.Host: "MT4129", plan.Pod: "MT4125"} {
+		files, err := s.Files(place)
+		if err != nil || discover.Text(files, file) != want {
+			t.Errorf("%s: got %q, %v, want %q", place, discover.Text(files, file), err, want)
+		}
 	}
 }
 

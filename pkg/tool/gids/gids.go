@@ -14,6 +14,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io/fs"
 	"maps"
 	"net/netip"
 	"slices"
@@ -41,7 +42,7 @@ type Port struct {
 	// as Soft-RoCE. Virtual says that it is an SR-IOV virtual function.
 	Function string
 	Virtual  bool
-	Model    string // of the device, as its driver calls it: see rdma.Subsystem.Model
+	Model    string // of the device, as its driver calls it, such as MT4129 for a ConnectX-7 (hca_type)
 }
 
 // off says whether RoCE is off: the port then has no GID table.
@@ -66,11 +67,19 @@ func Ports(ctx context.Context, s *rdma.Subsystem, side, reader plan.Place) ([]P
 	if sys.Exclusive {
 		files = side
 	}
+	tree, err := s.Files(files)
+	if err != nil {
+		return nil, err
+	}
 	var out []Port
 	for _, m := range discover.Ports(sys.Devices) {
-		p := Port{Match: m}
-		p.Function, p.Virtual = s.Function(files, m.Device.Name)
-		p.Model = s.Model(files, m.Device.Name)
+		dir := "class/infiniband/" + m.Device.Name
+		p := Port{Match: m, Model: discover.Text(tree, dir+"/hca_type")}
+		if bus, address := discover.Hardware(tree, m.Device.Name); bus == "pci" {
+			p.Function = address
+			_, err := fs.Stat(tree, dir+"/device/physfn")
+			p.Virtual = err == nil
+		}
 		p.Entries, p.Size, err = s.Table(files, reader, m.Device.Name, m.Number)
 		if err != nil && !errors.Is(err, gidtable.ErrNone) {
 			return nil, err
