@@ -198,9 +198,10 @@ func forgetCommand(node *nodeFlags) *cobra.Command {
 			if err != nil {
 				return err
 			}
-			says, do := "its pod is gone; --yes forgets it", func(_ context.Context, rec record.Record) error { return n.MustBeGone(rec) }
+			all := repair.Attachments{Node: n}
+			says, do := "its pod is gone; --yes forgets it", func(_ context.Context, rec record.Record) error { return all.MustBeGone(rec) }
 			if yes {
-				says, do = "forgotten", func(ctx context.Context, rec record.Record) error { return n.Forget(ctx, rec.Attachment) }
+				says, do = "forgotten", func(ctx context.Context, rec record.Record) error { return all.Forget(ctx, rec.Attachment) }
 			}
 			return forget(cmd.Context(), cmd.OutOrStdout(), n.Records, keys, says, do)
 		},

@@ -39,7 +39,7 @@ func (n Node) Del(ctx context.Context, d conf.Del) error {
 	rec, err := n.Records.Load(d.Attachment)
 	switch {
 	case err == nil:
-		return n.remove(ctx, rec, d.Netns, func(ctx context.Context, rec record.Record) error {
+		return n.Remove(ctx, rec, d.Netns, func(ctx context.Context, rec record.Record) error {
 			return n.Addresses.ReleaseByDEL(ctx, rec, d)
 		})
 	case errors.Is(err, record.ErrNotExist):
@@ -48,7 +48,7 @@ func (n Node) Del(ctx context.Context, d conf.Del) error {
 	default:
 		return err
 	}
-	return n.remove(ctx, unrecorded(d), d.Netns, n.Addresses.ReleaseUnfinished)
+	return n.Remove(ctx, unrecorded(d), d.Netns, n.Addresses.ReleaseUnfinished)
 }
 
 // unrecorded returns the record that is missing, as far as DEL's input tells it.
@@ -60,11 +60,11 @@ func unrecorded(d conf.Del) record.Record {
 	}
 }
 
-// remove removes an attachment. The caller holds the container's lock. path is the
+// Remove removes an attachment. The caller holds the container's lock. path is the
 // path of its namespace, as the runtime says; "" means the recorded path. After a failure
 // the record stays, with each lease of an address that may still be on a link, and the link
 // that an IPAM plugin needs to release its lease.
-func (n Node) remove(ctx context.Context, rec record.Record, path string, release func(context.Context, record.Record) error) error {
+func (n Node) Remove(ctx context.Context, rec record.Record, path string, release func(context.Context, record.Record) error) error {
 	if rec.NetnsID == (netns.ID{}) { // no ADD wrote that: it could name what other pods have
 		rec.Plan = plan.Plan{Ops: plan.Unrecorded(rec.Attachment)}
 	}
@@ -157,7 +157,7 @@ func (n Node) undo(ctx context.Context, rec record.Record, path string, ops plan
 	if len(ops) == 0 {
 		return nil
 	}
-	pod, err := n.openAgain(rec, path)
+	pod, err := n.OpenAgain(rec, path)
 	if err != nil {
 		return err
 	}
@@ -182,9 +182,10 @@ func (n Node) undoOnHost(ctx context.Context, rec record.Record, ops plan.Ops) e
 	return ops.Undo(ctx, host)
 }
 
-// openAgain opens the namespace that ADD worked in, also when only a process or a mount has
-// it; nil if it is nowhere. If the record is lost, that is what the runtime names.
-func (n Node) openAgain(rec record.Record, path string) (*Pod, error) {
+// OpenAgain opens the namespace that ADD worked in, also when only a process or a mount has
+// it; nil if it is nowhere. If the record is lost, that is what the runtime names. The caller
+// must Close it.
+func (n Node) OpenAgain(rec record.Record, path string) (*Pod, error) {
 	for at := range candidates(rec, path) {
 		if at == "" || rec.NetnsID == (netns.ID{}) && at != path {
 			continue

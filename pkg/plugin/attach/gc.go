@@ -9,7 +9,6 @@ import (
 	"slices"
 	"time"
 
-	"github.com/roce-cni/roce-cni/pkg/base/cnierr"
 	"github.com/roce-cni/roce-cni/pkg/base/netns"
 	"github.com/roce-cni/roce-cni/pkg/plugin/conf"
 	"github.com/roce-cni/roce-cni/pkg/plugin/record"
@@ -66,19 +65,7 @@ func (n Node) collect(ctx context.Context, gc conf.GC, k conf.Attachment, before
 	case stays(rec):
 		return nil
 	}
-	return n.remove(ctx, rec, "", n.Addresses.Release)
-}
-
-// Forget removes what is left of an attachment of a pod that is gone: its leases, its
-// record, and what it did on the host. It is for a DEL that never comes. The caller knows
-// that the namespaces of the node are visible. Errors: those of MustBeGone.
-func (n Node) Forget(ctx context.Context, at conf.Attachment) error {
-	return n.withRecord(ctx, at, func(rec record.Record) error {
-		if err := n.MustBeGone(rec); err != nil {
-			return err
-		}
-		return n.remove(ctx, rec, "", n.Addresses.Release)
-	})
+	return n.Remove(ctx, rec, "", n.Addresses.Release)
 }
 
 // ForgetReaped removes what is left of an attachment with leases that were reaped: its
@@ -93,7 +80,7 @@ func (n Node) ForgetReaped(ctx context.Context, at conf.Attachment, netns netns.
 		var rec record.Record
 		rec, err = n.Records.Load(at)
 		if err == nil && rec.NetnsID == netns {
-			err = n.remove(ctx, rec, "", n.Addresses.Release)
+			err = n.Remove(ctx, rec, "", n.Addresses.Release)
 		}
 	}
 	if err != nil && !errors.Is(err, record.ErrNotExist) {
@@ -102,33 +89,8 @@ func (n Node) ForgetReaped(ctx context.Context, at conf.Attachment, netns netns.
 }
 
 // GiveBack undoes what an attachment did on the host, if its namespace is gone: RDMA devices
-// get their names and settings back. DEL removes all else.
-func (n Node) GiveBack(ctx context.Context, at conf.Attachment) error {
-	return n.withRecord(ctx, at, func(rec record.Record) error { return n.undoOnHost(ctx, rec, n.withoutMoved(rec)) })
-}
-
-// withRecord runs fn with the record of an attachment. While fn runs, the container's
-// lock is held.
-func (n Node) withRecord(ctx context.Context, at conf.Attachment, fn func(record.Record) error) error {
-	unlock, err := n.Records.Lock(ctx, at.ContainerID)
-	if err != nil {
-		return err
-	}
-	defer unlock()
-	rec, err := n.Records.Load(at)
-	if err != nil {
-		return err
-	}
-	return fn(rec)
-}
-
-// MustBeGone returns an error of code TryAgain if the namespace of an attachment exists.
-func (n Node) MustBeGone(rec record.Record) error {
-	pod, err := n.openAgain(rec, "")
-	if err != nil || pod == nil {
-		return err
-	}
-	pod.Close()
-	return cnierr.New(cnierr.TryAgain, "forget interface", string(rec.IfName), "delete the pod: DEL removes the interface",
-		"the namespace %q of its pod exists", rec.Netns)
+// get their names and settings back. DEL removes all else. The caller holds the container's
+// lock.
+func (n Node) GiveBack(ctx context.Context, rec record.Record) error {
+	return n.undoOnHost(ctx, rec, n.withoutMoved(rec))
 }

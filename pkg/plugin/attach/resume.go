@@ -42,7 +42,7 @@ func (n Node) resume(ctx context.Context, pod *Pod, req conf.Request) (*current.
 		return rec.Plan.Result(req), nil
 	}
 	n.Log.Info("remove what an earlier ADD left", "container", req.ContainerID, "interface", req.IfName)
-	return nil, n.remove(ctx, rec, req.Netns, n.Addresses.ReleaseUnfinished)
+	return nil, n.Remove(ctx, rec, req.Netns, n.Addresses.ReleaseUnfinished)
 }
 
 // fits refuses a request for an interface that another network of the pod, or

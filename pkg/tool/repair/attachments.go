@@ -94,7 +94,7 @@ func (n Attachments) Repair(ctx context.Context, at conf.Attachment) (plan.Ops, 
 		return n.Records.Save(rec) // the devices as they are now
 	})
 	if errors.Is(err, kernel.ErrNetnsGone) {
-		err = errors.Join(err, n.GiveBack(ctx, at))
+		err = errors.Join(err, n.withRecord(ctx, at, func(rec record.Record) error { return n.GiveBack(ctx, rec) }))
 	}
 	return done, err
 }
@@ -535,4 +535,42 @@ func removeFillers(ctx context.Context, k attach.Kernel, tables attach.RDMA, d p
 		return nil
 	}
 	return k.Undo(ctx, fillers...)
+}
+
+// Forget removes what is left of an attachment of a pod that is gone: its leases, its
+// record, and what it did on the host. It is for a DEL that never comes. The caller knows
+// that the namespaces of the node are visible. Errors: those of MustBeGone.
+func (n Attachments) Forget(ctx context.Context, at conf.Attachment) error {
+	return n.withRecord(ctx, at, func(rec record.Record) error {
+		if err := n.MustBeGone(rec); err != nil {
+			return err
+		}
+		return n.Remove(ctx, rec, "", n.Addresses.Release)
+	})
+}
+
+// withRecord runs fn with the record of an attachment. While fn runs, the container's
+// lock is held.
+func (n Attachments) withRecord(ctx context.Context, at conf.Attachment, fn func(record.Record) error) error {
+	unlock, err := n.Records.Lock(ctx, at.ContainerID)
+	if err != nil {
+		return err
+	}
+	defer unlock()
+	rec, err := n.Records.Load(at)
+	if err != nil {
+		return err
+	}
+	return fn(rec)
+}
+
+// MustBeGone returns an error of code TryAgain if the namespace of an attachment exists.
+func (n Attachments) MustBeGone(rec record.Record) error {
+	pod, err := n.OpenAgain(rec, "")
+	if err != nil || pod == nil {
+		return err
+	}
+	pod.Close()
+	return cnierr.New(cnierr.TryAgain, "forget interface", string(rec.IfName), "delete the pod: DEL removes the interface",
+		"the namespace %q of its pod exists", rec.Netns)
 }
