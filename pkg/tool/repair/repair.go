@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The roce-cni authors
 
-// Package repair makes again what the attachments of a node have lost, and rebuilds a lease
-// database that cannot be read.
+// Package repair makes again what the attachments of a node have lost, forgets those that are
+// gone, and rebuilds a lease database that cannot be read.
 //
 // It works from the records of the attachments, and for the database also from the addresses
 // in the network namespaces of the node. It never touches a sound database or what other
