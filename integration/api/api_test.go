@@ -51,7 +51,7 @@ func TestTheAPIIsAsListed(t *testing.T) {
 		"leases":        leases,
 		"rocectl": func(t *testing.T) []string {
 			return fields(t, "cmd/rocectl/", "pkg/tool/report/", "pkg/tool/gids/", "pkg/tool/nic/", "pkg/tool/lldp/",
-				"pkg/tool/netconf/", "pkg/tool/verify/verify.go", "pkg/tool/verify/tally.go", "pkg/tool/usage/", "pkg/cluster/fleet/", "pkg/plugin/calls/")
+				"pkg/tool/netconf/", "pkg/tool/verify/verify.go", "pkg/tool/verify/tally.go", "pkg/tool/usage/", "pkg/plugin/rdma/users.go", "pkg/cluster/fleet/", "pkg/plugin/calls/")
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
