@@ -151,7 +151,11 @@ func gidSummary(g gids.Table) string {
 	if len(g.Held) > 0 {
 		held = fmt.Sprintf(", %d perhaps held", len(g.Held))
 	}
-	out := fmt.Sprintf("# %s%s: %d of %d entries used%s, %d free%s\n", name, where, len(g.Entries), g.Size, held, free, room(g, free))
+	width := 1 // entries of an address
+	if slices.ContainsFunc(g.Entries, func(e gids.Entry) bool { return e.Type == gidtable.RoCEv1 }) {
+		width = 2
+	}
+	out := fmt.Sprintf("# %s%s: %d of %d entries used%s, %d free: %s\n", name, where, len(g.Entries), g.Size, held, free, gidtable.Room(free, width))
 	for _, h := range g.Held {
 		out += fmt.Sprintf("# %s: index %d, which %s has lost, stays taken while a queue pair uses it: %s\n",
 			name, h.Index, report.Printable(cmp.Or(h.Pod.String(), string(h.ContainerID))), report.Printable(processes(h.Processes)))
@@ -167,13 +171,4 @@ func gidSummary(g gids.Table) string {
 		out += fmt.Sprintf("# %s: %s appears %d times, at %s\n", name, a, len(g.Twice[a]), gidtable.Numbers(g.Twice[a]))
 	}
 	return out
-}
-
-// room says how many more pods the free entries are enough for.
-func room(g gids.Table, free int) string {
-	width := 1
-	if slices.ContainsFunc(g.Entries, func(e gids.Entry) bool { return e.Type == gidtable.RoCEv1 }) {
-		width = 2
-	}
-	return ": " + gidtable.Room(free, width)
 }

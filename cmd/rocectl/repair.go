@@ -132,7 +132,7 @@ func repairLeases(ctx context.Context, w io.Writer, node attach.Node, yes bool) 
 	n := repair.Node{
 		Leases:  ledger.Store{Dir: node.Records.Dir, BootID: node.Records.BootID, Now: node.Now},
 		Records: node.Records,
-		Scan:    func(ctx context.Context) (repair.Found, error) { return repair.Scan(ctx, "/proc") },
+		Scan:    func(ctx context.Context) ([]repair.Namespace, int, error) { return repair.Scan(ctx, "/proc") },
 	}
 	do, says := n.Plan, "--yes rebuilds it, and then checks the attachments"
 	hidden := hiddenPod(node.Records)

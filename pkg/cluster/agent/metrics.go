@@ -55,12 +55,6 @@ func desc(name, help string, labels ...string) *prometheus.Desc {
 // if its first value is 1.
 func begins(c *prometheus.CounterVec, pool string) { c.WithLabelValues(pool).Add(0) }
 
-func (m *metrics) claimed(pool string, c block.Claim) {
-	m.claims.WithLabelValues(pool).Inc()
-	m.conflicts.WithLabelValues(pool).Add(float64(c.Conflicts))
-	m.lists.WithLabelValues(pool).Add(float64(c.Lists))
-}
-
 // gauge sends the value of a gauge at a scrape.
 func gauge(out chan<- prometheus.Metric, d *prometheus.Desc, value float64, labels ...string) {
 	out <- prometheus.MustNewConstMetric(d, prometheus.GaugeValue, value, labels...)

@@ -167,7 +167,10 @@ func (k *poolController) keepLastValid(now *evaluation) {
 func (k *poolController) join(ctx context.Context) bool {
 	own, err := k.claimer.Own(ctx, *k.space)
 	if err == nil {
-		own, err = k.affirm(ctx, union(own, k.recorded()))
+		unknown := slices.DeleteFunc(k.recorded(), func(b block.Block) bool {
+			return slices.ContainsFunc(own, func(o block.Block) bool { return o.Name == b.Name })
+		})
+		own, err = k.affirm(ctx, append(own, unknown...))
 	}
 	if ctx.Err() != nil {
 		return false
@@ -194,17 +197,6 @@ func (k *poolController) recorded() []block.Block {
 		return nil
 	}
 	return k.space.Recorded(k.Node, f.Rails)
-}
-
-// union returns a, and the blocks of b that are not in a.
-func union(a, b []block.Block) []block.Block {
-	out := slices.Clone(a)
-	for _, x := range b {
-		if !slices.ContainsFunc(a, func(y block.Block) bool { return y.Name == x.Name }) {
-			out = append(out, x)
-		}
-	}
-	return out
 }
 
 // assert writes all blocks, so that a reaper sees that the node is alive.
@@ -303,7 +295,9 @@ func (k *poolController) claim(ctx context.Context) bool {
 	k.pace()
 	// Not at once: when all nodes start, claims come first.
 	k.reporting = pace.Pause{Until: k.Now() + time.Duration(k.Rand()*float64(reportEvery/2))}
-	k.agent.metrics.claimed(k.pool, got)
+	k.agent.metrics.claims.WithLabelValues(k.pool).Inc()
+	k.agent.metrics.conflicts.WithLabelValues(k.pool).Add(float64(got.Conflicts))
+	k.agent.metrics.lists.WithLabelValues(k.pool).Add(float64(got.Lists))
 	k.Log.Info("claimed a block", "pool", k.pool, "block", got.Name, "conflicts", got.Conflicts, "lists", got.Lists, "took", k.Now()-began)
 	k.owned = append(slices.Clone(k.owned), got.Block)
 	k.write()

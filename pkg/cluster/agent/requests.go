@@ -13,6 +13,7 @@ import (
 	"sync"
 
 	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/promhttp"
 )
 
 // Requests counts the requests to the API server. Claimers wait for an answer without
@@ -34,7 +35,7 @@ func NewRequests(log *slog.Logger) *Requests {
 // Through returns a RoundTripper that counts what goes through another one: it is for
 // rest.Config.Wrap of client-go.
 func (r *Requests) Through(next http.RoundTripper) http.RoundTripper {
-	return roundTripper(func(q *http.Request) (*http.Response, error) {
+	return promhttp.RoundTripperFunc(func(q *http.Request) (*http.Response, error) {
 		answer, err := next.RoundTrip(q)
 		if !errors.Is(err, context.Canceled) { // otherwise this node ended it
 			r.note(q, answer, err)
@@ -42,11 +43,6 @@ func (r *Requests) Through(next http.RoundTripper) http.RoundTripper {
 		return answer, err
 	})
 }
-
-type roundTripper func(*http.Request) (*http.Response, error)
-
-// RoundTrip implements http.RoundTripper.
-func (f roundTripper) RoundTrip(q *http.Request) (*http.Response, error) { return f(q) }
 
 func (r *Requests) note(q *http.Request, answer *http.Response, err error) {
 	verb, resource := asked(q)

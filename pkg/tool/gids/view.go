@@ -66,7 +66,9 @@ func viewHere(ctx context.Context) (view, error) {
 	out := defaultRoute(routes)
 	v.Out = names[out.Index]
 	for _, a := range addrs {
-		if addr := a.Prefix.Addr(); a.Index == out.Index && a.Scope == unix.RT_SCOPE_UNIVERSE && addr.Is4() == out.Dst.Addr().Is4() && !temporary(a) {
+		addr := a.Prefix.Addr()
+		temporary := addr.Is6() && a.Flags&unix.IFA_F_TEMPORARY != 0 // RFC 8981; of IPv4 the flag is IFA_F_SECONDARY
+		if a.Index == out.Index && a.Scope == unix.RT_SCOPE_UNIVERSE && addr.Is4() == out.Dst.Addr().Is4() && !temporary {
 			v.OutAddr = addr
 			break
 		}
@@ -99,12 +101,6 @@ func interfaces(ctx context.Context, c *rtnl.Conn) (v view, names map[int32]conf
 		v.Addrs = append(v.Addrs, Addr{names[a.Index], a.Prefix.Addr()})
 	}
 	return v, names, addrs, nil
-}
-
-// temporary says whether the kernel replaces an address within days (RFC 8981). For IPv4
-// the flag is IFA_F_SECONDARY.
-func temporary(a rtnl.Address) bool {
-	return a.Prefix.Addr().Is6() && a.Flags&unix.IFA_F_TEMPORARY != 0
 }
 
 // defaultRoute returns the default route, the zero value if there is none.

@@ -66,11 +66,9 @@ func listenNetwork() (*listener, error) {
 		unix.RTNLGRP_IPV6_IFADDR, unix.RTNLGRP_IPV6_ROUTE, unix.RTNLGRP_IPV6_RULE)
 }
 
-// groupNotify is RDMA_NL_GROUP_NOTIFY, which kernels have from 6.12 on.
+// groupNotify is RDMA_NL_GROUP_NOTIFY, which kernels have from 6.12 on: devices that are made,
+// renamed or removed, as "rdma monitor" shows them.
 const groupNotify = 4
-
-// listenRDMA listens for devices that are made, renamed or removed, as "rdma monitor" does.
-func listenRDMA() (*listener, error) { return listen(unix.NETLINK_RDMA, groupNotify) }
 
 // close closes the socket, and ends a next that waits. It does nothing without one.
 func (l *listener) close() {

@@ -53,7 +53,7 @@ func Watch(file calls.File) (w *Watcher, err error) {
 	if w.network, err = listenNetwork(); err != nil {
 		return w, err
 	}
-	if w.rdma, err = listenRDMA(); err != nil && !errors.Is(err, unix.EINVAL) && !errors.Is(err, unix.EPROTONOSUPPORT) {
+	if w.rdma, err = listen(unix.NETLINK_RDMA, groupNotify); err != nil && !errors.Is(err, unix.EINVAL) && !errors.Is(err, unix.EPROTONOSUPPORT) {
 		return w, err
 	}
 	w.calls, err = watch(file.Dir)

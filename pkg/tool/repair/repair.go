@@ -33,8 +33,9 @@ import (
 type Node struct {
 	Leases  ledger.Store
 	Records record.Store
-	// Scan returns all network namespaces but the host's own.
-	Scan func(context.Context) (Found, error)
+	// Scan returns all network namespaces but the host's own, and the number of processes
+	// that this one may not inspect: their namespaces may be missing. It is 0 for root of the node.
+	Scan func(context.Context) (all []Namespace, hidden int, err error)
 }
 
 // Rebuilt is the content of the rebuilt database.
@@ -42,7 +43,7 @@ type Rebuilt struct {
 	Why    error  // the damage; nil: there is none, and the other fields are empty
 	Kept   string // where the damaged file is afterwards
 	Looked int    // how many namespaces were looked into
-	Hidden int    // the number of processes with namespaces that may be missing
+	Hidden int    // the number of processes that Scan could not inspect
 	// Leased is what the records say.
 	Leased []ledger.Holding
 	// Aside are addresses that a namespace has and that no record explains.
@@ -89,13 +90,13 @@ func (n Node) once(ctx context.Context, do bool) (out Rebuilt, err error) {
 		if err != nil {
 			return nil, err
 		}
-		found, err := n.Scan(ctx)
+		there, hidden, err := n.Scan(ctx)
 		if err != nil {
 			return nil, err
 		}
-		out = Rebuilt{Why: why, Kept: n.Leases.Damaged(), Looked: len(found.Namespaces), Hidden: found.Hidden}
+		out = Rebuilt{Why: why, Kept: n.Leases.Damaged(), Looked: len(there), Hidden: hidden}
 		out.Leased = latest(recorded)
-		out.Aside = unexplained(out.Leased, found.Namespaces)
+		out.Aside = unexplained(out.Leased, there)
 		if !do {
 			return nil, nil
 		}
@@ -238,35 +239,25 @@ type Addr struct {
 	Marked bool // roce made the interface, as its alias says
 }
 
-// Found is the network namespaces of a node.
-type Found struct {
-	Namespaces []Namespace
-	// Hidden is the number of processes that this process may not inspect.
-	// Their namespaces may be missing. It is 0 for root of the node.
-	Hidden int
-}
-
 const needsRoot = "run it as root on the node itself, where all processes and namespaces are visible"
 
-// Scan returns every network namespace of the node except that of the calling thread; see
-// netns.Each. proc is the path of procfs. It never reports a namespace as empty that it
-// could not read.
+// Scan is Scan of a Node, without the namespace of the calling thread; see netns.Each. proc is
+// the path of procfs. It never reports a namespace as empty that it could not read.
 //
-// It leaves out a namespace that vanishes during the scan. It returns an error
-// of code IO for a namespace that it cannot look into.
-func Scan(ctx context.Context, proc string) (Found, error) {
-	var out Found
+// It leaves out a namespace that vanishes during the scan. It returns an error of code IO for a
+// namespace that it cannot look into.
+func Scan(ctx context.Context, proc string) (all []Namespace, hidden int, err error) {
 	own, err := netns.OwnID()
 	if err != nil {
-		return out, cnierr.New(cnierr.IO, "look at namespace", "of this thread", needsRoot, "%w", err)
+		return nil, 0, cnierr.New(cnierr.IO, "look at namespace", "of this thread", needsRoot, "%w", err)
 	}
 	for ns, err := range netns.Each(proc) {
 		switch {
 		case errors.Is(err, netns.ErrHidden):
-			out.Hidden++
+			hidden++
 			continue
 		case err != nil:
-			return Found{}, cnierr.New(cnierr.IO, "look for namespaces in", proc, needsRoot, "%w", err)
+			return nil, 0, cnierr.New(cnierr.IO, "look for namespaces in", proc, needsRoot, "%w", err)
 		case ns.ID == own:
 			continue
 		}
@@ -276,11 +267,11 @@ func Scan(ctx context.Context, proc string) (Found, error) {
 			return err
 		})
 		if err != nil {
-			return Found{}, cnierr.New(cnierr.IO, "read addresses of namespace", ns.Path, needsRoot, "%w", err)
+			return nil, 0, cnierr.New(cnierr.IO, "read addresses of namespace", ns.Path, needsRoot, "%w", err)
 		}
-		out.Namespaces = append(out.Namespaces, n)
+		all = append(all, n)
 	}
-	return out, ctx.Err()
+	return all, hidden, ctx.Err()
 }
 
 // addresses returns the addresses in the calling thread's namespace.

@@ -34,15 +34,15 @@ func node(t *testing.T) repair.Node {
 	n := repair.Node{
 		Leases:  ledger.Store{Dir: records.Dir, BootID: boot, Now: now},
 		Records: records,
-		Scan: func(context.Context) (repair.Found, error) {
-			return repair.Found{Hidden: 3, Namespaces: []repair.Namespace{{
+		Scan: func(context.Context) ([]repair.Namespace, int, error) {
+			return []repair.Namespace{{
 				Ref: netns.Ref{Path: "/run/netns/x", ID: netns.ID{Dev: 4, Ino: 77}},
 				Addrs: []repair.Addr{
 					{IfName: "lo", Addr: netip.MustParseAddr("127.0.0.1")},
 					{IfName: "eth0", Addr: netip.MustParseAddr("fe80::1")},
 					{IfName: "eth0", Addr: netip.MustParseAddr("10.0.0.77")},
 				},
-			}}}, nil
+			}}, 3, nil
 		},
 	}
 	write(t, n, "leases.lock", boot)
@@ -187,7 +187,7 @@ func TestASoundDatabaseIsLeftAlone(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	n.Scan = func(context.Context) (repair.Found, error) { return repair.Found{}, errors.New("no scan is needed") }
+	n.Scan = func(context.Context) ([]repair.Namespace, int, error) { return nil, 0, errors.New("no scan is needed") }
 	if got, err := n.Do(t.Context()); err != nil || got.Why != nil || len(lines(got)) > 0 {
 		t.Errorf("got %v, %v", got, err)
 	}
@@ -205,7 +205,7 @@ func TestASoundDatabaseIsLeftAlone(t *testing.T) {
 func TestTheLaterOfTwoRecordsHasTheAddress(t *testing.T) {
 	t.Parallel()
 	n := node(t)
-	n.Scan = func(context.Context) (repair.Found, error) { return repair.Found{}, nil }
+	n.Scan = func(context.Context) ([]repair.Namespace, int, error) { return nil, 0, nil }
 	save(t, n.Records, "c1", func(*record.Record) {})
 	save(t, n.Records, "c2", func(r *record.Record) {
 		r.Plan.Interfaces[0].Addresses[0].Prefix = netip.MustParsePrefix("10.0.0.1/24")
@@ -222,12 +222,12 @@ func TestAnAddressOfTwoNamespacesIsOfNone(t *testing.T) {
 	t.Parallel()
 	n := node(t)
 	addr := []repair.Addr{{IfName: "net1", Addr: netip.MustParseAddr("10.0.0.1")}}
-	n.Scan = func(context.Context) (repair.Found, error) {
-		return repair.Found{Namespaces: []repair.Namespace{
+	n.Scan = func(context.Context) ([]repair.Namespace, int, error) {
+		return []repair.Namespace{
 			{Ref: netns.Ref{Path: "/run/netns/a", ID: netns.ID{Dev: 4, Ino: 7}}, Addrs: addr},
 			{Ref: netns.Ref{Path: "/run/netns/b", ID: netns.ID{Dev: 4, Ino: 8}}, Addrs: addr},
 			{Ref: netns.Ref{Path: "/run/netns/c", ID: netns.ID{Dev: 4, Ino: 9}}, Addrs: addr},
-		}}, nil
+		}, 0, nil
 	}
 	got, err := n.Do(t.Context())
 	if diff := cmp.Diff([]string{"aside 10.0.0.1 several namespaces "}, lines(got)); err != nil || diff != "" {
@@ -263,7 +263,7 @@ func TestWithoutAScanNothingIsRebuilt(t *testing.T) {
 	t.Parallel()
 	n := node(t)
 	mine := errors.New("mine")
-	n.Scan = func(context.Context) (repair.Found, error) { return repair.Found{}, mine }
+	n.Scan = func(context.Context) ([]repair.Namespace, int, error) { return nil, 0, mine }
 	if _, err := n.Do(t.Context()); !errors.Is(err, mine) {
 		t.Errorf("got %v", err)
 	}

@@ -24,12 +24,12 @@ import (
 // take returns the addresses of the namespaces by path.
 func take(t *testing.T) map[string][]repair.Addr {
 	t.Helper()
-	c, err := repair.Scan(t.Context(), "/proc")
+	all, _, err := repair.Scan(t.Context(), "/proc")
 	if err != nil {
 		t.Fatal(err)
 	}
 	out := map[string][]repair.Addr{}
-	for _, n := range c.Namespaces {
+	for _, n := range all {
 		out[n.Path] = n.Addrs
 	}
 	return out
@@ -100,14 +100,14 @@ func TestHiddenProcessesAreCounted(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if found, err := repair.Scan(t.Context(), "/proc"); err != nil || found.Hidden == 0 {
-		t.Errorf("found %d hidden processes, %v", found.Hidden, err)
+	if _, hidden, err := repair.Scan(t.Context(), "/proc"); err != nil || hidden == 0 {
+		t.Errorf("found %d hidden processes, %v", hidden, err)
 	}
 }
 
 func TestWithoutProcNothingIsGuessed(t *testing.T) {
 	t.Parallel()
-	if _, err := repair.Scan(t.Context(), t.TempDir()); err == nil || cnierr.CodeOf(err) != cnierr.IO {
+	if _, _, err := repair.Scan(t.Context(), t.TempDir()); err == nil || cnierr.CodeOf(err) != cnierr.IO {
 		t.Errorf("got %v, want code %d", err, cnierr.IO)
 	}
 }
