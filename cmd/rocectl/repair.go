@@ -192,7 +192,7 @@ func forgetCommand(node *nodeFlags) *cobra.Command {
 		PreRunE: node.mustExist,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if s.container == "" && len(args) == 0 {
-				return cnierr.New(cnierr.BadConfig, "forget attachment", "", "rocectl show lists the pods of this node", "name a pod, or a container with --container")
+				return cnierr.New(cnierr.BadConfig, "forget attachment", "", "name a pod, or a container with --container; rocectl show lists them", "no pod is named")
 			}
 			n, keys, err := node.chosen(cmd, args, s)
 			if err != nil {
