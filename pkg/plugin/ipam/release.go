@@ -25,16 +25,13 @@ func (b *Book) Release(ctx context.Context, k Key, ns netns.Ref) error {
 	var w work
 	err := b.store.Existing(ctx, func(l *ledger.Ledger) error {
 		w = b.work(l)
-		h := w.Holding(k)
-		w.Retire(h, allPlaces)
+		w.Retire(w.Holding(k), allPlaces)
 		for a := range w.Asides() {
 			if a.Of(k, ns.ID) {
 				w.DropAside(a.Addr)
 			}
 		}
-		if len(h.Places) > 0 {
-			w.reap(k, ns, reapWindow)
-		}
+		w.reap(k, ns, reapWindow)
 		return nil
 	})
 	if err != nil {

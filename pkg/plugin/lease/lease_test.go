@@ -7,9 +7,11 @@ import (
 	"errors"
 	"io/fs"
 	"net/netip"
+	"os"
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/google/go-cmp/cmp"
 
@@ -284,6 +286,13 @@ func TestCheckSaysWhatIsNotLeasedAnyMore(t *testing.T) {
 		if ours := rec.IPAM == conf.PoolType; (cnierr.CodeOf(err) == cnierr.Damaged) != ours || (err == nil) == ours {
 			t.Errorf("after it is released: %v", err)
 		}
+		if rec.IPAM != conf.PoolType {
+			return
+		}
+		n.write(n.dir+"/leases.db", "torn", 0o600)
+		if err := n.allocator().CheckRecord(t.Context(), rec); err == nil || strings.Contains(err.Error(), "is not leased") {
+			t.Errorf("of a database that cannot be read: %v", err)
+		}
 	})
 }
 
@@ -299,6 +308,19 @@ func TestAPluginThatIsNotInstalledHasNoLease(t *testing.T) {
 	if err := n.allocator().Release(t.Context(), n.record("pod-0")); err == nil {
 		t.Error("a finished ADD has leased from it, and DEL says nothing")
 	}
+}
+
+// The kernel starts no program that another one has open to write it.
+func TestAPluginThatIsBeingInstalledIsRunWhenItIsThere(t *testing.T) {
+	t.Parallel()
+	n := newNode(t, sources()["another IPAM plugin"])
+	f, err := os.OpenFile(n.plugins+"/foreign", os.O_WRONLY, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	time.AfterFunc(200*time.Millisecond, func() { f.Close() })
+	n.acquire("pod-0", "")
+	n.mustHold("installed", []string{"pod-0"})
 }
 
 func TestATableThatOthersCanChangeIsNotCalledMissing(t *testing.T) {

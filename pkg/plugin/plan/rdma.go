@@ -263,7 +263,7 @@ func (d DeviceInfo) Text() string {
 // is none with several interfaces.
 func (m maker) deviceInfo() Ops {
 	r := m.facts.RDMA
-	if m.req.DeviceInfoFile == "" || m.rail.Number > 0 || len(m.behind) > 0 || r == nil || r.Function == "" {
+	if m.req.DeviceInfoFile == "" || len(m.req.Rails) > 1 || r == nil || r.Function == "" {
 		return nil
 	}
 	return OnHost(DeviceInfo{File: m.req.DeviceInfoFile, PCI: r.Function, Device: r.Device.Name})
