@@ -37,13 +37,14 @@ func TestCountersOfEachPodAreItsTraffic(t *testing.T) {
 	client.mustAdd()
 	before := packets(t)
 	var pids []int
+	var ends []func()
 	for i, pod := range []*pod{server.pod, client.pod} {
 		args := fmt.Sprintf("netns exec %s ib_write_bw -F -d rxe0 -x %d --run_infinitely", pod.Name, gid)
 		if i == 1 {
 			args += " " + at
 		}
-		pid, _ := background(t, "ip", strings.Fields(args)...)
-		pids = append(pids, pid)
+		pid, end := background(t, "ip", strings.Fields(args)...)
+		pids, ends = append(pids, pid), append(ends, end)
 		cnitest.Await(t, "the program listens, or sends", func() bool {
 			out, _ := try("ip", "netns", "exec", pod.Name, "ss", "-ltnH")
 			return i == 0 && strings.Contains(out, ":18515") || i == 1 && packets(t)[0] > before[0]+400
@@ -88,6 +89,11 @@ func TestCountersOfEachPodAreItsTraffic(t *testing.T) {
 	}
 	if !near(one.Counted.Received, two.Counted.Sent) || !near(one.Counted.Sent, two.Counted.Received) {
 		t.Errorf("the server has %+v, the client %+v", *one.Counted, *two.Counted)
+	}
+	// Without their interfaces, the connection of the programs would take two minutes to end,
+	// and keep the namespaces.
+	for _, end := range ends {
+		end()
 	}
 	server.mustDel()
 	client.mustDel()
