@@ -135,10 +135,10 @@ func (w *world) node() attach.Node {
 	}
 }
 
-// machine is what the node of a world runs on.
 // repairs returns the attachments of the node, to be repaired.
 func (w *world) repairs() repair.Attachments { return repair.Attachments{Node: w.node()} }
 
+// machine is what the node of a world runs on.
 type machine struct{ w *world }
 
 func (m machine) Open(netns string) (attach.Kernel, error) {

@@ -59,6 +59,27 @@ func TestOnlyWhatIsSurelyDeadIsReaped(t *testing.T) {
 	}
 }
 
+// TestReleaseOfNothingLooksAtNoNamespace is about cost: reaped attachments are released one by
+// one, and their namespaces are gone, so that each look would read all processes.
+func TestReleaseOfNothingLooksAtNoNamespace(t *testing.T) {
+	t.Parallel()
+	n := newNode(t)
+	n.mustLease(ask("a", subnet("10.0.0.0/24")))
+	book := ipam.New(ipam.Config{
+		Dir: n.dir, BootID: n.boot, Now: func() time.Duration { return n.now },
+		Observe: func() func(netns.Ref) (bool, error) {
+			return func(ns netns.Ref) (bool, error) {
+				t.Errorf("it has looked at %s", ns.Path)
+				return false, nil
+			}
+		},
+	})
+	b := ask("b").Owner
+	if err := book.Release(ctx, b.Key(), b.Netns); err != nil {
+		t.Fatal(err)
+	}
+}
+
 func TestReleaseReapsWhereItsOwnNamespaceIsSeen(t *testing.T) {
 	t.Parallel()
 	n := newNode(t)

@@ -19,19 +19,22 @@ import (
 // is success if the owner holds nothing, or if there is no database; Release makes
 // none.
 //
-// ns is the namespace of the call. If it still exists, Release also reaps
+// ns is the namespace of the call. If it still exists, a Release of something also reaps
 // leases of namespaces that are gone.
 func (b *Book) Release(ctx context.Context, k Key, ns netns.Ref) error {
 	var w work
 	err := b.store.Existing(ctx, func(l *ledger.Ledger) error {
 		w = b.work(l)
-		w.Retire(w.Holding(k), allPlaces)
+		h := w.Holding(k)
+		w.Retire(h, allPlaces)
 		for a := range w.Asides() {
 			if a.Of(k, ns.ID) {
 				w.DropAside(a.Addr)
 			}
 		}
-		w.reap(k, ns, reapWindow)
+		if len(h.Places) > 0 { // to look at ns can be to look at all processes
+			w.reap(k, ns, reapWindow)
+		}
 		return nil
 	})
 	if err != nil {

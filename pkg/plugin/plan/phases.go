@@ -123,8 +123,11 @@ func checkTwice(ops Ops) error {
 	for r := range All[Route](ops.At(Pod)) {
 		key := Route{Table: r.Table, Dst: r.Dst, Metric: metricOf(r.Metric, r.Dst.Addr().Is6())}
 		if other := first[key]; other != "" && other != r.Link {
-			return cnierr.New(cnierr.BadConfig, "add route to", r.Dst.String(),
-				"set gw to an address in the subnet of one rail, or use routing.mode policy without table: each rail then has its own table",
+			hint := "set gw to an address in the subnet of one rail, or use routing.mode policy without table: each rail then has its own table"
+			if r.Dst.Bits() == 0 {
+				hint = "have the default route on one rail only, or give each rail another routing.metric"
+			}
+			return cnierr.New(cnierr.BadConfig, "add route to", r.Dst.String(), hint,
 				"%s and %s would both add it to table %d", other, r.Link, r.Table)
 		}
 		first[key] = r.Link

@@ -260,7 +260,7 @@ func (d DeviceInfo) Text() string {
 
 // deviceInfo returns the operation if the runtime names a file and the device is on the PCI
 // bus. Multus shows the one device of the file for each interface of the attachment, so there
-// is none with several interfaces.
+// is none with several rails.
 func (m maker) deviceInfo() Ops {
 	r := m.facts.RDMA
 	if m.req.DeviceInfoFile == "" || len(m.req.Rails) > 1 || r == nil || r.Function == "" {

@@ -181,8 +181,8 @@ func addrOf(ip net.IP) (netip.Addr, bool) {
 	return a.Unmap(), ok
 }
 
-// Result returns the result that the runtime gets for the  From version 1.1.0
-// on, a result has the MTU of interfaces and the routes of tables other than
+// Result returns the result that the runtime gets for the plan. From version
+// 1.1.0 on, a result has the MTU of interfaces and the routes of tables other than
 // main. Older results cannot name the table, and a route without its table
 // would be wrong.
 //

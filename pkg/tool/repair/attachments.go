@@ -473,7 +473,7 @@ func (n Attachments) putBack(ctx context.Context, at conf.Attachment, took plan.
 	})
 }
 
-// soon works on an attachment as standing does, but does not wait for long. It does nothing for
+// soon works on an attachment as Standing does, but does not wait for long. It does nothing for
 // one that is gone.
 func (n Attachments) soon(ctx context.Context, at conf.Attachment, fn func(context.Context, *attach.Pod, record.Record) error) error {
 	ctx, cancel := context.WithTimeout(ctx, patience)
