@@ -4,15 +4,16 @@
 package usage
 
 import (
+	"cmp"
 	"encoding/binary"
 	"fmt"
 	"io/fs"
 	"path"
 	"strconv"
-	"strings"
 	"time"
 
 	"github.com/roce-cni/roce-cni/pkg/base/nlsock"
+	"github.com/roce-cni/roce-cni/pkg/plugin/rdma/discover"
 )
 
 // Rate is an amount for each second: of bytes if the driver counts them, else of packets.
@@ -67,24 +68,23 @@ var counters = []struct { //nolint:gochecknoglobals // a table
 	{"hw_counters/sent_pkts", "hw_counters/rcvd_pkts", 0},         // Soft-RoCE of Linux 6.1
 }
 
-// Traffic returns what the devices of the host and their ports have sent and received since they were made.
-// The counters of a device that was moved to a pod are not seen.
+// Traffic returns what the devices of the host and their ports have sent and received since they
+// were made. The counters of a device that was moved to a pod are not seen.
 func (n Node) Traffic(now time.Time) map[Source]Traffic {
 	out := map[Source]Traffic{}
 	ports, _ := fs.Glob(n.Sys, "class/infiniband/*/ports/*") // the pattern is correct
 	for _, port := range ports {
 		device := path.Base(path.Dir(path.Dir(port)))
 		number, _ := strconv.ParseUint(path.Base(port), 10, 32) // the kernel writes a number
-		for _, of := range []Source{{Device: device}, {Device: device, Port: uint32(number)}} {
-			t := out[of]
-			t.At = now
-			t.add(func(file string) (uint64, bool) {
-				b, _ := fs.ReadFile(n.Sys, path.Join(port, file)) // a driver has some of them
-				v, err := strconv.ParseUint(strings.TrimSpace(string(b)), 10, 64)
-				return v, err == nil
-			})
-			out[of] = t
-		}
+		t := Traffic{At: now}
+		t.add(func(file string) (uint64, bool) {
+			v, err := strconv.ParseUint(discover.Text(n.Sys, path.Join(port, file)), 10, 64) // a driver has some of them
+			return v, err == nil
+		})
+		out[Source{Device: device, Port: uint32(number)}] = t
+		all := Source{Device: device}
+		t.Sent, t.Received, t.Unit = out[all].Sent+t.Sent, out[all].Received+t.Received, cmp.Or(t.Unit, out[all].Unit)
+		out[all] = t
 	}
 	return out
 }
