@@ -188,7 +188,7 @@ func (r *read) readDels() error {
 		}
 	}
 	if err != nil {
-		return cnierr.New(cnierr.IO, "read calls in", r.Calls.Dir, "", "%w: programs of pods that are gone are shown without pod and GID index", err)
+		return cnierr.New(cnierr.IO, "read calls in", r.Calls.Dir, "as root, look at the files calls and calls.1 there: without them, the next ADD or DEL makes a new one", "%w: programs of pods that are gone are shown without pod and GID index", err)
 	}
 	return nil
 }
