@@ -39,6 +39,15 @@ func deploy(t testing.TB, c *ground.Cluster) {
 		applyFile(t, c, path)
 	}
 	inForce(t, c)
+	// Some policies look up RailPools, which the server lists only when it has such a policy.
+	eventually(t, "the policies know the RailPools", func(ctx context.Context) error {
+		o := object(t, "RailBlock", "none-0", "{pool: none, index: 0, size: 1, nodeName: none, machineID: none}")
+		_, err := kinds(t, c, "railblocks").Create(ctx, o, meta.CreateOptions{DryRun: []string{meta.DryRunAll}})
+		if apierrors.IsInvalid(err) && strings.Contains(err.Error(), "not yet synced") {
+			return apierrors.NewServiceUnavailable(err.Error())
+		}
+		return err
+	})
 }
 
 // last is a right and a policy that refuses what the right allows. LAST is the name of

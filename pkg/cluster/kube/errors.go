@@ -37,9 +37,11 @@ func Classify(what string, err error) error {
 	switch {
 	case code == http.StatusTooManyRequests, code == http.StatusServiceUnavailable && after > 0:
 		return &block.BusyError{After: after}
-	case strings.Contains(status.Status().Message, "failed to configure policy"):
-		// The admission policies look up RailPools. A server that has just started
-		// does not know that kind yet, and refuses everything with code 422.
+	case strings.Contains(status.Status().Message, "failed to configure policy"),
+		strings.Contains(status.Status().Message, "not yet synced to use for admission"):
+		// The admission policies look up RailPools. A server that has just started, or
+		// just got the policies, does not know that kind or has not listed its objects
+		// yet, and refuses everything with code 422.
 		return fmt.Errorf("%w: %s: %w", block.ErrUnknown, what, err)
 	case code >= http.StatusInternalServerError:
 		// 500 is also the timeout of etcd, and 504 that of the API server. 503
