@@ -28,7 +28,8 @@ var ErrHidden = errors.New("a process that may not be inspected")
 // Each returns the network namespaces of a node, each once: where they are mounted, as
 // runtimes do for pods, and those of all processes. proc is the path of procfs. A
 // namespace is open until the loop goes on. Each leaves out one that has ended, and does
-// not find one that only a file descriptor or a thread keeps.
+// not find one that only a file descriptor keeps, or a thread that is not where the other
+// threads of its process are.
 //
 // An error, in place of a namespace, is about one that may exist: ErrHidden, or that it
 // cannot be opened. If procfs cannot be read, there is only that error.
@@ -107,7 +108,7 @@ func Find(path string, id ID) string {
 // Inode returns the inode of the network namespace of a process, by the folder of the process
 // in a file system, such as "1" in procfs. Errors: fs.ErrNotExist if it has ended.
 func Inode(in fs.FS, process string) (ino uint64, err error) {
-	target, err := fs.ReadLink(in, process+"/ns/net")
+	target, err := fs.ReadLink(in, living(in, process)+"/ns/net")
 	if err == nil {
 		_, err = fmt.Sscanf(target, "net:[%d]", &ino)
 	}
@@ -244,10 +245,30 @@ func filesOf(process string) (ID, error) {
 	return ID{st.Dev, st.Ino}, err
 }
 
-// processes returns the folders of all processes.
+// processes returns the folders of all processes, as living does.
 func processes(proc string) []string {
-	folders, _ := filepath.Glob(filepath.Join(proc, "[0-9]*")) // the pattern is correct
+	in := os.DirFS(proc)
+	folders, _ := fs.Glob(in, "[0-9]*") // the pattern is correct
+	for i, f := range folders {
+		folders[i] = filepath.Join(proc, living(in, f))
+	}
 	return folders
+}
+
+// living returns the folder of a process, by which procfs means its first thread; or that of
+// another thread, if the first one has ended. A program that was killed can have such a
+// thread for long: one that waits in a driver.
+func living(in fs.FS, process string) string {
+	if _, err := fs.ReadLink(in, process+"/ns/net"); !errors.Is(err, fs.ErrNotExist) {
+		return process
+	}
+	threads, _ := fs.Glob(in, process+"/task/*") // the pattern is correct
+	for _, thread := range threads {
+		if _, err := fs.ReadLink(in, thread+"/ns/net"); err == nil {
+			return thread
+		}
+	}
+	return process
 }
 
 // mounts returns the network namespaces that are mounted (proc_pid_mountinfo(5)).

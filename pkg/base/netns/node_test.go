@@ -172,6 +172,61 @@ func TestANamespaceLivesInItsProcessesWhenItsPathIsGone(t *testing.T) {
 	check("nothing has it any more", false)
 }
 
+// With endFirstThread in its environment, this program ends its first thread and goes on with
+// the others of the runtime. Variables are initialized in the first thread.
+const endFirstThread = "NETNS_TEST_END_FIRST_THREAD"
+
+var _ = func() bool {
+	if os.Getenv(endFirstThread) != "" {
+		_, _, _ = unix.RawSyscall(unix.SYS_EXIT, 0, 0, 0)
+	}
+	return true
+}()
+
+// A program was killed, and one of its threads waits in a driver and does not end. The
+// others have ended, and with the first one what procfs says of the process's namespace.
+func TestANamespaceLivesInAThreadWhenTheFirstThreadHasEnded(t *testing.T) {
+	t.Parallel()
+	path := makeOne(t)
+	ns, err := Open(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer ns.Close()
+	ctx, end := context.WithCancel(t.Context())
+	defer end()
+	cmd := exec.CommandContext(ctx, "/proc/self/exe")
+	cmd.Env = append(os.Environ(), endFirstThread+"=1")
+	wait, err := ns.Start(cmd)
+	if err == nil {
+		err = Remove(path)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	process := fmt.Sprint("/proc/", cmd.Process.Pid)
+	for there := (Ref{Path: path}); there != (Ref{}) && t.Context().Err() == nil; {
+		if there, err = At(process + "/ns/net"); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if alive, err := Alive(ns.Ref); !alive || err != nil {
+		t.Errorf("alive: %v, %v; want it alive", alive, err)
+	}
+	at := Find(path, ns.ID)
+	if there, err := At(at); err != nil || there.ID != ns.ID {
+		t.Errorf("found at %q, %v, %v", at, there, err)
+	}
+	if ino, err := Inode(os.DirFS("/proc"), fmt.Sprint(cmd.Process.Pid)); ino != ns.Ino || err != nil {
+		t.Errorf("inode: %d, %v; want %d", ino, err, ns.Ino)
+	}
+	end()
+	_ = wait() // it was killed
+	if alive, err := Alive(ns.Ref); alive || err != nil {
+		t.Errorf("after the last thread: alive %v, %v; want it gone", alive, err)
+	}
+}
+
 func TestPathsThatNameAProcess(t *testing.T) {
 	t.Parallel()
 	for path, want := range map[string]string{
