@@ -47,8 +47,8 @@ func (o object) String() string {
 // which objects could not be converted, or would be refused by ADD or by the cluster; the
 // documents have all others, and comments about these.
 func From(text []byte) ([]Document, error) {
-	objects, err := read(text)
-	faults := []error{err}
+	objects, unread := read(text)
+	var faults []error
 	c := converter{sources: map[string]object{}, pools: map[string]string{}}
 	for _, o := range objects {
 		if isPool(o.Kind) {
@@ -60,6 +60,10 @@ func From(text []byte) ([]Document, error) {
 			c.out = append(c.out, Document{Comments: []string{fmt.Sprintf("%s: NOT converted: %v", o, err)}})
 			faults = append(faults, fmt.Errorf("%s: %w", o, err))
 		}
+	}
+	for _, u := range unread {
+		c.out = append(c.out, Document{Comments: []string{fmt.Sprintf("%s: NOT converted: %v", u.at, u.err)}})
+		faults = append(faults, fmt.Errorf("%s: %w", u.at, u.err))
 	}
 	c.unused(objects)
 	for i := range c.out {
@@ -79,12 +83,18 @@ func isNetwork(kind string) bool {
 	return slices.Contains([]string{"NetworkAttachmentDefinition", "SpiderMultusConfig", "MacvlanNetwork", "HostDeviceNetwork"}, kind)
 }
 
-func read(text []byte) (out []object, err error) {
-	var faults []error
+// unreadable is a part of the text that is no object.
+type unreadable struct {
+	at  string // where, for comments
+	err error
+}
+
+func read(text []byte) (out []object, not []unreadable) {
 	for i, doc := range bytes.Split(append([]byte("\n"), text...), []byte("\n---")) {
+		at := fmt.Sprintf("document %d", i+1)
 		var all map[string]any
 		if err := yaml.Unmarshal(doc, &all); err != nil {
-			faults = append(faults, fmt.Errorf("document %d: %w", i+1, err))
+			not = append(not, unreadable{at, err})
 			continue
 		}
 		if all == nil {
@@ -93,12 +103,12 @@ func read(text []byte) (out []object, err error) {
 		o, err := objectOf(all)
 		switch {
 		case err != nil:
-			faults = append(faults, fmt.Errorf("document %d: %w", i+1, err))
+			not = append(not, unreadable{at, err})
 		case strings.HasSuffix(o.Kind, "List"):
 			for j, item := range o.Items {
 				one, err := objectOf(item)
 				if err != nil {
-					faults = append(faults, fmt.Errorf("document %d: items[%d]: %w", i+1, j, err))
+					not = append(not, unreadable{fmt.Sprintf("%s: items[%d]", at, j), err})
 					continue
 				}
 				out = append(out, one)
@@ -107,7 +117,7 @@ func read(text []byte) (out []object, err error) {
 			out = append(out, o)
 		}
 	}
-	return out, errors.Join(faults...)
+	return out, not
 }
 
 // objectOf reads a Kubernetes object or a CNI configuration. A Kubernetes object with other

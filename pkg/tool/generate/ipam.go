@@ -159,7 +159,7 @@ func exclusions(in *fields) (out []string) {
 // The subnets are those that the pool names, and those that nodes have by now.
 func cidrPool(d *Document, pool object) (block.PoolSpec, error) {
 	d.note("%s: each node has a subnet of its own, so each is a rack. A node that joins needs an entry in spec.racks first.", pool)
-	index, exclude := pool.spec.number("gatewayIndex"), exclusions(pool.spec)
+	index, all, each := pool.spec.number("gatewayIndex"), exclusions(pool.spec), pool.spec.objects("perNodeExclusions")
 	pool.spec.drop(d, "CIDRPool")
 	spec := block.PoolSpec{RackLabel: "kubernetes.io/hostname"}
 	for _, n := range append(pool.spec.objects("staticAllocations"), pool.status.objects("allocations")...) {
@@ -174,12 +174,33 @@ func cidrPool(d *Document, pool object) (block.PoolSpec, error) {
 		if gateway == "" && index > 0 {
 			gateway = netrange.AtNumber(uint64(index), p).String()
 		}
-		spec.Racks = append(spec.Racks, block.Rack{Name: node, Rails: []block.Rail{{Subnets: []block.Subnet{{Subnet: p.Masked().String(), Gateway: gateway, Exclude: exclude}}}}})
+		s := block.Subnet{Subnet: p.Masked().String(), Gateway: gateway, Exclude: within(p.Masked(), all)}
+		for _, e := range each {
+			first, last := netrange.AtNumber(uint64(e.number("startIndex")), p), netrange.AtNumber(uint64(e.number("endIndex")), p)
+			s.Exclude = append(s.Exclude, netrange.Range{First: first, Last: last}.String())
+		}
+		spec.Racks = append(spec.Racks, block.Rack{Name: node, Rails: []block.Rail{{Subnets: []block.Subnet{s}}}})
 	}
 	if len(spec.Racks) == 0 {
 		return spec, errors.New("it names no subnet of a node. Give it to --from with its status (kubectl get cidrpools -A -o yaml), which has the subnets that nodes have")
 	}
 	return spec, nil
+}
+
+// within returns what of ranges is in a subnet. A text that is no range stays, for the check of
+// the RailPool.
+func within(p netip.Prefix, ranges []string) (out []string) {
+	for _, text := range ranges {
+		r, err := netrange.Parse(text)
+		if err != nil {
+			out = append(out, text)
+			continue
+		}
+		for _, part := range netrange.Clip([]netrange.Range{r}, netrange.Of(p)) {
+			out = append(out, part.String())
+		}
+	}
+	return out
 }
 
 // hostLocal leases addresses of one node, and so does roce-ipam without a RailPool.

@@ -28,9 +28,9 @@ func (c *converter) spiderMultusConfig(o object) error {
 	if err != nil {
 		return err
 	}
-	mode := o.spec.object("coordinator").str("mode")
 	resource := cmp.Or(part.str("resourceName"), part.str("rdmaResourceName"))
 	spiderDropped(&d, o, part, resource)
+	hostLink := coordinator(&d, o.spec.object("coordinator"), kind != "sriov")
 	if kind == "sriov" {
 		d.note("sriov stays the plugin that makes the interface, and roce adopts it.")
 		first := vf("sriov", part.number("vlanID"), ipam)
@@ -46,18 +46,13 @@ func (c *converter) spiderMultusConfig(o object) error {
 		config = append(config, member{"child", "ipvlan"})
 	}
 	config = config.with("vlan", part.number("vlanID")).with("mtu", part.number("mtu"))
-	if mode == "underlay" {
-		d.note("coordinator.mode underlay: the pod has no other network, so hostLink carries probes of the kubelet, ClusterIPs and DNS (docs/default-network.md).")
-		config = append(config, member{"hostLink", ordered{{"routes", []string{"auto"}}}})
-	}
 	o.spec.rest(&d)
-	return c.addNetwork(d, o, o.Metadata.Namespace, resource, append(config, member{"ipam", ipam}))
+	return c.addNetwork(d, o, o.Metadata.Namespace, resource, append(append(config, hostLink...), member{"ipam", ipam}))
 }
 
 // spiderDropped says what of Spiderpool nothing replaces.
 func spiderDropped(d *Document, o object, part *fields, resource string) {
 	o.spec.drop(d, "SpiderMultusConfig")
-	o.spec.object("coordinator").done()
 	part.drop(d, "SpiderMultusConfig, its plugin")
 	for _, key := range []string{"rdma-resource-inject", "network-resource-inject"} {
 		if o.Metadata.Annotations["cni.spidernet.io/"+key] != "" {
@@ -65,6 +60,24 @@ func spiderDropped(d *Document, o object, part *fields, resource string) {
 				"the annotation k8s.v1.cni.cncf.io/networks: %s, and the limit %s: 1.", key, o.newName(), cmp.Or(resource, "RESOURCE of the device plugin"))
 		}
 	}
+}
+
+// coordinator returns what replaces a mode of Spiderpool's coordinator: in the mode underlay the
+// pod has no other network. Only an interface that roce makes can have hostLink.
+func coordinator(d *Document, in *fields, made bool) ordered {
+	in.drop(d, "coordinator")
+	mode := in.str("mode")
+	in.done()
+	switch {
+	case mode != "underlay":
+		return nil
+	case !made:
+		d.note("Problem: coordinator.mode underlay: the pod has no other network, and hostLink, which would replace its way to the node, needs an interface " +
+			"that roce makes. Such pods need another network on eth0.")
+		return nil
+	}
+	d.note("coordinator.mode underlay: the pod has no other network, so hostLink carries probes of the kubelet, ClusterIPs and DNS (docs/default-network.md).")
+	return ordered{{"hostLink", ordered{{"routes", []string{"auto"}}}}}
 }
 
 // vf returns the configuration of the plugin that makes the interface.
@@ -90,8 +103,7 @@ func withRail(ipam any) any {
 // spiderMaster returns the NIC. Spiderpool can make a bond on the node, and roce makes none.
 func spiderMaster(d *Document, part *fields) string {
 	masters, bond := part.list("master"), part.object("bond")
-	name := bond.str("name")
-	bond.done()
+	name, mode, options := bond.str("name"), bond.number("mode"), bond.str("options")
 	switch len(masters) {
 	case 0:
 		return ""
@@ -99,30 +111,31 @@ func spiderMaster(d *Document, part *fields) string {
 		return masters[0]
 	}
 	name = cmp.Or(name, "bond0")
-	d.note("master: Spiderpool made the bond %s of %s when a pod started. Make it in the network configuration of the node (netplan, NetworkManager).",
-		name, strings.Join(masters, " and "))
+	how := fmt.Sprintf("mode %d", mode)
+	if options != "" {
+		how += " and the options " + options
+	}
+	d.note("master: Spiderpool made the bond %s of %s, with %s, when a pod started. Make it in the network configuration of the node (netplan, NetworkManager).",
+		name, strings.Join(masters, " and "), how)
 	return name
 }
 
 // spiderIPAM returns the ipam object for pools of Spiderpool, and adds the RailPool.
 func (c *converter) spiderIPAM(d *Document, o object, v4, v6 []string) (any, error) {
 	var subnets []block.Subnet
-	var comments, names []string
+	var comments, names, missing []string
 	var routes []any
 	for _, family := range [][]string{v4, v6} {
 		for i, name := range family {
 			c.used = append(c.used, "SpiderIPPool "+name)
 			pool, there := c.sources["SpiderIPPool "+name]
 			switch {
-			case !there && i == 0:
-				d.note("The SpiderIPPool %s is not in the file. Give it to --from too: the RailPool of that name is missing.", name)
-				return ordered{{"type", "roce-ipam"}, {"railPool", label(name)}}, nil
-			case i > 0 && len(pool.spec.list("nodeName")) > 0:
-				d.note("Problem: the pool %s is for the node %s only, and is dropped. Write a RailPool with spec.racks, one for each node, and rackLabel "+
-					"kubernetes.io/hostname (docs/railpool.md).", name, strings.Join(pool.spec.list("nodeName"), ", "))
-				continue
 			case i > 0:
-				d.note("Dropped: the pool %s, which Spiderpool uses when %s is full. Add its ranges to the RailPool if they are in its subnet.", name, family[0])
+				spare(d, pool, there, name, family[0])
+				continue
+			case !there:
+				missing = append(missing, name)
+				d.note("The SpiderIPPool %s is not in the file. Give it to --from too: its addresses are missing.", name)
 				continue
 			}
 			s, notes, err := spiderPool(pool)
@@ -135,11 +148,28 @@ func (c *converter) spiderIPAM(d *Document, o object, v4, v6 []string) (any, err
 			}
 		}
 	}
-	if len(subnets) == 0 {
-		d.note("It names no pool, and so uses Spiderpool's default. Write a RailPool, and its name as ipam.railPool below.")
-		return ordered{{"type", "roce-ipam"}, {"railPool", label(o.Metadata.Name)}}, nil
+	switch {
+	case len(subnets) > 0:
+		return c.poolIPAM(d, names[0], comments, subnets, routes)
+	case len(missing) > 0:
+		return ordered{{"type", "roce-ipam"}, {"railPool", label(missing[0])}}, nil
 	}
-	return c.poolIPAM(d, names[0], comments, subnets, routes)
+	d.note("It names no pool, and so uses Spiderpool's default. Write a RailPool, and its name as ipam.railPool below.")
+	return ordered{{"type", "roce-ipam"}, {"railPool", label(o.Metadata.Name)}}, nil
+}
+
+// spare says what to do about a pool that is not the first of its family.
+func spare(d *Document, pool object, there bool, name, first string) {
+	if !there {
+		d.note("Dropped: the pool %s, which Spiderpool uses when %s is full. It is not in the file. Add its ranges to the RailPool if they are in its subnet.", name, first)
+		return
+	}
+	if nodes := pool.spec.list("nodeName"); len(nodes) > 0 {
+		d.note("Problem: the pool %s is for the node %s only, and is dropped. Write a RailPool with spec.racks, one for each node, and rackLabel "+
+			"kubernetes.io/hostname (docs/railpool.md).", name, strings.Join(nodes, ", "))
+		return
+	}
+	d.note("Dropped: the pool %s, which Spiderpool uses when %s is full. Add its ranges to the RailPool if they are in its subnet.", name, first)
 }
 
 func spiderPool(pool object) (block.Subnet, []string, error) {
@@ -229,6 +259,7 @@ type chain struct {
 	macvlan bool           // roce replaces the first plugin
 	mtu     any            // that tuning gives the interface in the end, for roce
 	sysctl  map[string]any // for roce
+	link    ordered        // hostLink, for roce
 	rest    []any          // plugins that stay
 }
 
@@ -236,10 +267,12 @@ func (l *chain) add(p *fields) {
 	switch kind := p.str("type"); kind {
 	case "sbr":
 		l.d.note("Dropped: sbr. roce makes a table and a rule for each address. Behind roce, sbr would move the routes away, and CHECK would fail.")
+		p.drop(l.d, "sbr")
 	case "rdma":
 		l.d.note("Dropped: rdma. roce moves the RDMA device of the interface into the pod in exclusive mode, and back.")
 	case "coordinator", "ifacer":
 		l.d.note("Dropped: %s of Spiderpool. roce makes tables and rules, and checks the gateway and address conflicts.", kind)
+		l.link = append(l.link, coordinator(l.d, p, l.macvlan)...)
 	case "tuning":
 		l.tuning(p)
 	default:
@@ -292,7 +325,7 @@ func (l *chain) roce(macvlan *fields, ipam any) ordered {
 			out = append(out, member{key, v})
 		}
 	}
-	return out.with("sysctl", l.sysctl).with("ipam", ipam)
+	return append(out.with("sysctl", l.sysctl), l.link...).with("ipam", ipam)
 }
 
 // macvlanNetwork converts a network of NVIDIA's network operator.

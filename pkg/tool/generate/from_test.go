@@ -1,0 +1,101 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The roce-cni authors
+
+package generate
+
+import (
+	"encoding/json"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/roce-cni/roce-cni/pkg/cluster/block"
+)
+
+// comments returns all comments of documents, and their objects as JSON.
+func comments(t *testing.T, docs []Document) string {
+	t.Helper()
+	var out strings.Builder
+	for _, d := range docs {
+		object, err := json.Marshal(d.Object)
+		if err != nil {
+			t.Fatal(err)
+		}
+		out.WriteString(strings.Join(d.Comments, "\n") + "\n" + string(object) + "\n")
+	}
+	return out.String()
+}
+
+// TestWhatIsLostIsNamed has keys of other stacks that change what a pod gets, and that nothing in
+// roce-cni replaces.
+func TestWhatIsLostIsNamed(t *testing.T) {
+	t.Parallel()
+	const (
+		pool   = "kind: SpiderIPPool\nmetadata: {name: a}\nspec: {subnet: 10.1.0.0/16}\n---\n"
+		multus = pool + "kind: SpiderMultusConfig\nmetadata: {name: net}\nspec: "
+		nad    = "kind: NetworkAttachmentDefinition\nmetadata: {name: net}\nspec:\n  config: '"
+	)
+	for text, want := range map[string][]string{
+		multus + `{cniType: macvlan, macvlan: {master: [e], ippools: {ipv4: [a, "b-*"]}}}`:           {"the pool b-*,", "not in the file"},
+		multus + `{cniType: macvlan, macvlan: {master: [e], ippools: {ipv4: [missing], ipv6: [a]}}}`: {"SpiderIPPool missing is not in the file", "10.1.0.0/16"},
+		multus + `{cniType: macvlan, macvlan: {master: [e], ippools: {ipv4: [a], ipv6: [missing]}}}`: {"SpiderIPPool missing is not in the file"},
+		multus + `{cniType: macvlan, macvlan: {master: [e, f], bond: {name: b, mode: 4, options: "miimon=100"}, ippools: {ipv4: [a]}}}`: {
+			"mode 4", "miimon=100",
+		},
+		multus + `{cniType: macvlan, coordinator: {hijackCIDR: [10.9.0.0/16], podMACPrefix: "02:42", txQueueLen: 1000, podDefaultRouteNIC: net1}, macvlan: {master: [e], ippools: {ipv4: [a]}}}`: {
+			"spec.coordinator.hijackCIDR", "spec.coordinator.podMACPrefix", "spec.coordinator.txQueueLen", "spec.coordinator.podDefaultRouteNIC",
+		},
+		multus + `{cniType: sriov, coordinator: {mode: underlay}, sriov: {ippools: {ipv4: [a]}}}`: {"Problem: coordinator.mode underlay"},
+		nad + `{"name":"n","plugins":[{"type":"macvlan","master":"e"},{"type":"coordinator","mode":"underlay","hijackCIDR":["10.9.0.0/16"]}]}'`: {
+			`\"hostLink\": {`, "plugins[1].hijackCIDR",
+		},
+		nad + `{"name":"n","plugins":[{"type":"sriov"},{"type":"coordinator","mode":"underlay"}]}'`: {"Problem: coordinator.mode underlay"},
+		nad + `{"name":"n","plugins":[{"type":"macvlan","master":"e"},{"type":"sbr","table":50}]}'`: {"plugins[1].table"},
+		"kind: MacvlanNetwork\nmetadata: {name: net, annotations: {a: true}}\nspec: {master: e}":    {"document 1: NOT converted"},
+		"kind: List\nitems: [{kind: MacvlanNetwork, metadata: {name: net}, spec: {}, master: e}]":   {"items[0]: NOT converted", `"master" stands beside spec`},
+		"kind: MacvlanNetwork\nmetadata: {name: net}\nspec: {master: e}\n---\nkind: [":              {"document 2: NOT converted"},
+	} {
+		docs, _ := From([]byte(text))
+		got := comments(t, docs)
+		for _, w := range want {
+			if !strings.Contains(got, w) {
+				t.Errorf("%s\nis converted without %q:\n%s", text, w, got)
+			}
+		}
+	}
+}
+
+// TestEachNodeOfACIDRPoolLeavesOutItsOwnAddresses, and not those of other nodes: a rack with
+// addresses outside of its subnet would be refused.
+func TestEachNodeOfACIDRPoolLeavesOutItsOwnAddresses(t *testing.T) {
+	t.Parallel()
+	docs, err := From([]byte(`
+kind: CIDRPool
+metadata: {name: p}
+spec:
+  cidr: 10.0.0.0/16
+  exclusions: [{startIP: 10.0.1.200, endIP: 10.0.2.9}, {startIP: 10.0.9.1, endIP: 10.0.9.2}]
+  perNodeExclusions: [{startIndex: 20, endIndex: 30}]
+  staticAllocations: [{nodeName: a, prefix: 10.0.1.0/24}, {nodeName: b, prefix: 10.0.2.0/24}]
+---
+kind: MacvlanNetwork
+metadata: {name: net}
+spec: {master: e, ipam: '{"type": "nv-ipam", "poolName": "p", "poolType": "cidrpool"}'}
+`))
+	if err != nil {
+		t.Error(err)
+	}
+	got := map[string][]string{}
+	for _, d := range docs {
+		if spec, ok := d.Object["spec"].(block.PoolSpec); ok {
+			for _, r := range spec.Racks {
+				got[r.Name] = r.Rails[0].Subnets[0].Exclude
+			}
+		}
+	}
+	want := map[string][]string{"a": {"10.0.1.200-10.0.1.255", "10.0.1.20-10.0.1.30"}, "b": {"10.0.2.0-10.0.2.9", "10.0.2.20-10.0.2.30"}}
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Error(diff)
+	}
+}
