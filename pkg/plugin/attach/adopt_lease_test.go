@@ -78,17 +78,11 @@ func TestAFailedAdoptionReleasesNoLeaseOfThePluginBefore(t *testing.T) {
 func TestARepeatedAdoptionReleasesNoLeaseOfThePluginBefore(t *testing.T) {
 	t.Parallel()
 	w := leasedChain(t)
-	if _, err := w.node().Add(ctx, w.adopted("c1", 3, "")); err != nil {
-		t.Fatal(err)
-	}
+	w.mustAdd(w.adopted("c1", 3, ""))
 	w.pod.IP("rule del from 172.16.11.3/32 lookup 100 priority 32000")
-	if _, err := w.node().Add(ctx, w.adopted("c1", 3, "")); err != nil {
-		t.Fatal(err)
-	}
+	w.mustAdd(w.adopted("c1", 3, ""))
 	w.stillLeased("after the repeated ADD")
-	if err := w.node().Del(ctx, w.adoptedDel()); err != nil {
-		t.Fatal(err)
-	}
+	w.mustDel(w.adoptedDel())
 	w.stillLeased("after DEL of roce")
 }
 
@@ -97,23 +91,17 @@ func TestDELOfAnAdoptionWithoutRecordReleasesNoLeaseOfThePluginBefore(t *testing
 	t.Run("no record", func(t *testing.T) {
 		t.Parallel()
 		w := leasedChain(t)
-		if err := w.node().Del(ctx, w.adoptedDel()); err != nil {
-			t.Fatal(err)
-		}
+		w.mustDel(w.adoptedDel())
 		w.stillLeased("after DEL")
 	})
 	t.Run("a record that cannot be read", func(t *testing.T) {
 		t.Parallel()
 		w := leasedChain(t)
-		if _, err := w.node().Add(ctx, w.adopted("c1", 3, "")); err != nil {
-			t.Fatal(err)
-		}
+		w.mustAdd(w.adopted("c1", 3, ""))
 		if err := os.WriteFile(filepath.Join(w.dir, "attachments/c1/net1.json"), []byte("{"), 0o600); err != nil {
 			t.Fatal(err)
 		}
-		if err := w.node().Del(ctx, w.adoptedDel()); err != nil {
-			t.Fatal(err)
-		}
+		w.mustDel(w.adoptedDel())
 		w.stillLeased("after DEL")
 	})
 }
@@ -133,9 +121,7 @@ func TestDELWithoutRecordAndWithoutReadableIPAMReleases(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			if err := w.node().Del(ctx, d); err != nil {
-				t.Fatal(err)
-			}
+			w.mustDel(d)
 			w.stillLeased("after DEL")
 		})
 	}
@@ -144,9 +130,7 @@ func TestDELWithoutRecordAndWithoutReadableIPAMReleases(t *testing.T) {
 func TestGCOfAnAdoptionReleasesNoLeaseOfThePluginBefore(t *testing.T) {
 	t.Parallel()
 	w := leasedChain(t)
-	if _, err := w.node().Add(ctx, w.adopted("c1", 3, "")); err != nil {
-		t.Fatal(err)
-	}
+	w.mustAdd(w.adopted("c1", 3, ""))
 	w.now++
 	gc := w.gc("rail")
 	gc.IPAM = ""
@@ -165,9 +149,7 @@ func TestTheLeaseOfAnotherInterfaceOfTheContainerIsNotOurs(t *testing.T) {
 	w := newWorld(t)
 	w.fake.Pod(podPath("c1"))
 	for _, name := range []string{"net1", "net2"} {
-		if _, err := w.node().Add(ctx, w.request("c1", name, "")); err != nil {
-			t.Fatal(err)
-		}
+		w.mustAdd(w.request("c1", name, ""))
 	}
 	rec, err := w.node().Records.Load(c1)
 	if err != nil {
@@ -181,9 +163,7 @@ func TestTheLeaseOfAnotherInterfaceOfTheContainerIsNotOurs(t *testing.T) {
 	if err := w.node().Check(ctx, w.request("c1", "net1", "")); cnierr.CodeOf(err) != cnierr.Damaged {
 		t.Errorf("CHECK of net1: got %v, want code %d", err, cnierr.Damaged)
 	}
-	if _, err := w.node().Add(ctx, w.request("c1", "net1", "")); err != nil {
-		t.Fatal(err)
-	}
+	w.mustAdd(w.request("c1", "net1", ""))
 	again, err := w.node().Records.Load(c1)
 	if err != nil {
 		t.Fatal(err)
@@ -193,7 +173,5 @@ func TestTheLeaseOfAnotherInterfaceOfTheContainerIsNotOurs(t *testing.T) {
 			t.Errorf("the repeated ADD left %s, which is leased to net2", a.Prefix)
 		}
 	}
-	if err := w.node().Check(ctx, w.request("c1", "net1", "")); err != nil {
-		t.Errorf("CHECK of net1 after the repeated ADD: %v", err)
-	}
+	w.mustBeWhole("c1")
 }

@@ -76,10 +76,7 @@ func (w *world) mustBeAsMade(when string) {
 func TestAnAdoptedLinkGetsWhatOursGets(t *testing.T) {
 	t.Parallel()
 	w := chain(t)
-	res, err := w.node().Add(ctx, w.adopted("c1", 3, ""))
-	if err != nil {
-		t.Fatal(err)
-	}
+	res := w.mustAdd(w.adopted("c1", 3, ""))
 	if diff := cmp.Diff(w.adopted("c1", 3, "").Prev.Result, res); diff != "" {
 		t.Errorf("the result is not the one that came in (-in +out):\n%s", diff)
 	}
@@ -94,13 +91,9 @@ func TestAnAdoptedLinkGetsWhatOursGets(t *testing.T) {
 	if len(w.wire.asked) > 0 {
 		t.Errorf("the wire was asked for the owner of %v", w.wire.asked)
 	}
-	if err := w.node().Check(ctx, w.request("c1", "net1", "")); err != nil {
-		t.Errorf("CHECK: %v", err)
-	}
+	w.mustBeWhole("c1")
 	for range 2 {
-		if err := w.node().Del(ctx, w.del("c1", "net1")); err != nil {
-			t.Errorf("DEL: %v", err)
-		}
+		w.mustLeave("c1")
 	}
 	w.mustBeAsMade("after DEL")
 }
@@ -130,9 +123,7 @@ func TestASilentGatewayLeavesAnAdoptedLinkAsItWas(t *testing.T) {
 	if cnierr.CodeOf(err) != cnierr.GatewaySilent {
 		t.Errorf("got %v, want code %d", err, cnierr.GatewaySilent)
 	}
-	if err := w.node().Del(ctx, w.del("c1", "net1")); err != nil {
-		t.Errorf("DEL: %v", err)
-	}
+	w.mustLeave("c1")
 	w.mustBeAsMade("after ADD failed")
 }
 
@@ -159,9 +150,7 @@ func adoptions(t *testing.T, fn func(w *world, when string)) {
 func TestDelAfterACrashLeavesAnAdoptedLinkAsItWas(t *testing.T) {
 	t.Parallel()
 	adoptions(t, func(w *world, when string) {
-		if err := w.node().Del(ctx, w.del("c1", "net1")); err != nil {
-			t.Errorf("DEL %s: %v", when, err)
-		}
+		w.mustLeave("c1", when)
 		w.mustBeAsMade("after DEL " + when)
 	})
 }
@@ -181,9 +170,7 @@ func TestTheDeviceOfAnAdoptedLinkComesBackFromANamespaceThatIsGone(t *testing.T)
 	t.Parallel()
 	adoptions(t, func(w *world, when string) {
 		w.fake.RemovePod(podPath("c1"))
-		if err := w.node().Del(ctx, w.del("c1", "net1")); err != nil {
-			t.Errorf("DEL %s: %v", when, err)
-		}
+		w.mustLeave("c1", when)
 		w.mustBeEmpty("after DEL " + when)
 	})
 }
@@ -203,9 +190,7 @@ func TestAddAfterACrashAdoptsTheLinkAgain(t *testing.T) {
 func TestARepeatedAddOfAnAdoptedLink(t *testing.T) {
 	t.Parallel()
 	w := chain(t)
-	if _, err := w.node().Add(ctx, w.adopted("c1", 3, "")); err != nil {
-		t.Fatal(err)
-	}
+	w.mustAdd(w.adopted("c1", 3, ""))
 	made := w.pod.String()
 	if _, err := w.node().Add(ctx, w.adopted("c1", 3, "")); cnierr.CodeOf(err) != cnierr.BadConfig {
 		t.Errorf("got %v, want code %d: it looks as a second roce in the list does", err, cnierr.BadConfig)
@@ -214,16 +199,12 @@ func TestARepeatedAddOfAnAdoptedLink(t *testing.T) {
 		t.Errorf("the repeated ADD changed the pod:\n%s\nwant\n%s", now, made)
 	}
 	w.pod.IP("addr add 172.16.11.4/24 dev net1")
-	if _, err := w.node().Add(ctx, w.adopted("c1", 4, "")); err != nil {
-		t.Fatal(err)
-	}
+	w.mustAdd(w.adopted("c1", 4, ""))
 	if s := w.pod.String(); strings.Contains(s, "from 172.16.11.3") || !strings.Contains(s, "from 172.16.11.4") {
 		t.Errorf("after an ADD with another address:\n%s", s)
 	}
 	w.pod.IP("addr del 172.16.11.4/24 dev net1")
-	if err := w.node().Del(ctx, w.del("c1", "net1")); err != nil {
-		t.Error(err)
-	}
+	w.mustLeave("c1")
 	w.mustBeAsMade("after DEL")
 }
 
@@ -242,9 +223,7 @@ func TestRepairLeavesTheLinkToThePluginThatMadeIt(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			w := chain(t)
-			if _, err := w.node().Add(ctx, w.adopted("c1", 3, `, "sysctl": {"net.ipv6.conf.IFNAME.keep_addr_on_down": "1"}`)); err != nil {
-				t.Fatal(err)
-			}
+			w.mustAdd(w.adopted("c1", 3, `, "sysctl": {"net.ipv6.conf.IFNAME.keep_addr_on_down": "1"}`))
 			w.pod.IP(tc.script)
 			if _, err := w.repairs().CheckRecord(ctx, c1); cnierr.CodeOf(err) != cnierr.Damaged {
 				t.Errorf("CHECK: got %v, want code %d", err, cnierr.Damaged)
@@ -261,10 +240,7 @@ func TestRepairLeavesTheLinkToThePluginThatMadeIt(t *testing.T) {
 func TestRoceDoesNotAdoptItsOwnInterface(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
-	w.pod = w.fake.Pod(podPath("c1"))
-	if _, err := w.node().Add(ctx, w.request("c1", "net1", "")); err != nil {
-		t.Fatal(err)
-	}
+	w.mustCome("c1")
 	before := w.pod.String()
 	_, err := w.node().Add(ctx, w.adopted("c1", 3, ""))
 	if cnierr.CodeOf(err) != cnierr.BadConfig || w.pod.String() != before {
@@ -310,9 +286,7 @@ func TestTheHolderOfAnAdoptedDeviceIsNamed(t *testing.T) {
 	t.Parallel()
 	w := chain(t)
 	w.hca.exclusive, w.mode = true, conf.RDMAExclusive
-	if _, err := w.node().Add(ctx, w.adopted("c1", 3, "")); err != nil {
-		t.Fatal(err)
-	}
+	w.mustAdd(w.adopted("c1", 3, ""))
 	rec, err := record.Store{Dir: w.dir, BootID: w.boot}.Load(c1)
 	if err != nil {
 		t.Fatal(err)

@@ -113,10 +113,7 @@ func TestAPromisedNumberIsTheSameOnNodesWithDifferentHistories(t *testing.T) {
 	t.Parallel()
 	for _, tables := range []*gidTables{newGIDTables(64, 2, 1, 1, 1), newGIDTables(64, 2, 5, 0, 2), newGIDTables(64, 1, 1, 17, 3)} {
 		w := promising(t, "21", tables)
-		w.fake.Pod(podPath("c1"))
-		if _, err := w.node().Add(ctx, w.request("c1", "net1", "")); err != nil {
-			t.Fatal(err)
-		}
+		w.mustCome("c1")
 		if at := w.mustBeEqual("c1"); at[0] != 21 {
 			t.Errorf("got the index %d, want 21", at[0])
 		}
@@ -125,9 +122,7 @@ func TestAPromisedNumberIsTheSameOnNodesWithDifferentHistories(t *testing.T) {
 		if cnierr.CodeOf(err) != cnierr.NoGID || !strings.Contains(err.Error(), "want index 21") || !strings.Contains(err.Error(), `of container "c1"`) {
 			t.Errorf("the second pod: got %v, want code %d that names c1", err, cnierr.NoGID)
 		}
-		if err := w.node().Del(ctx, w.del("c1", "net1")); err != nil {
-			t.Error(err)
-		}
+		w.mustLeave("c1")
 		if n := tables.fillers(); n > 0 {
 			t.Errorf("%d fillers are left", n)
 		}
@@ -165,10 +160,7 @@ func TestAPromiseThatCannotBeKeptLeavesNothing(t *testing.T) {
 func (w *world) comeEqual(ids ...string) (at []int) {
 	w.t.Helper()
 	for _, id := range ids {
-		w.fake.Pod(podPath(id))
-		if _, err := w.node().Add(ctx, w.request(id, "net1", "")); err != nil {
-			w.t.Fatal(err)
-		}
+		w.mustCome(id)
 		at = w.mustBeEqual(id)
 	}
 	return at
@@ -202,18 +194,14 @@ func TestFillersStayForTheNextPod(t *testing.T) {
 	}
 	w.comeEqual("c2")
 	for _, id := range []string{"c1", "c2"} {
-		if err := w.node().Del(ctx, w.del(id, "net1")); err != nil {
-			t.Error(err)
-		}
+		w.mustLeave(id)
 	}
 	w.comeEqual("c3")
 	if now := w.hca.tables.fillers(); first != 2*(4+3) || now != first || touched > 0 {
 		t.Errorf("%d entries of fillers after the first pod, %d after the third, and %d changes; want 14, as many, and none", first, now, touched)
 	}
 	w.before, w.keep = nil, false
-	if err := w.node().Del(ctx, w.del("c3", "net1")); err != nil {
-		t.Error(err)
-	}
+	w.mustLeave("c3")
 	w.mustBeEmpty("after the last DEL")
 	if n := w.hca.tables.fillers(); n > 0 {
 		t.Errorf("%d entries of fillers are left", n)
@@ -303,9 +291,7 @@ func TestADDIsMadeAgainIfAPromisedNumberMoves(t *testing.T) {
 		}
 		return nil
 	}
-	if _, err := w.node().Add(ctx, w.request("c1", "net1", "")); err != nil {
-		t.Fatal(err)
-	}
+	w.mustAdd(w.request("c1", "net1", ""))
 	if at := w.mustBeEqual("c1"); at[0] != 21 {
 		t.Errorf("got the index %d, want 21", at[0])
 	}
@@ -320,10 +306,7 @@ func TestARailWithFewerAddressesHasAnEqualIndexToo(t *testing.T) {
 		w := newPromisedWorld(t)
 		w.config = `{"cniVersion": "1.1.0", "name": "rail", "type": "roce", "rails": [` + rails + `],
 		"rdma": {"mode": %q, "gidIndex": "equal"}, "ipam": {"type": "roce-ipam"}%s}`
-		w.fake.Pod(podPath("c1"))
-		if _, err := w.node().Add(ctx, w.request("c1", "net1", "")); err != nil {
-			t.Fatal(err)
-		}
+		w.mustCome("c1")
 		if at := w.indexes("c1"); len(at) != 2 || len(at[0])+len(at[1]) != 3 || at[0][0] != at[1][0] {
 			t.Errorf("%s: got the indexes %v, want two and one, and the first ones equal", rails, at)
 		}
@@ -458,9 +441,7 @@ func TestAKillBetweenFillersHarmsNoPod(t *testing.T) {
 				w.mustBeEqual("c1")
 			}
 			for _, id := range []string{"c1", "c2"} {
-				if err := w.node().Del(ctx, w.del(id, "net1")); err != nil {
-					t.Errorf("DEL of %s: %v", id, err)
-				}
+				w.mustLeave(id)
 			}
 			w.mustBeEmpty(fmt.Sprintf("after a kill before operation %d", at))
 		}

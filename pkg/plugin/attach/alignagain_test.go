@@ -38,14 +38,9 @@ func (w *world) lose(link, within string) {
 func history(t *testing.T, index string, width int) *world {
 	w := promising(t, index, newGIDTables(64, width, 2, 0, 1))
 	for _, id := range []string{"c0", "c1"} {
-		w.pod = w.fake.Pod(podPath(id))
-		if _, err := w.node().Add(ctx, w.request(id, "net1", "")); err != nil {
-			t.Fatal(err)
-		}
+		w.mustCome(id)
 	}
-	if err := w.node().Del(ctx, w.del("c0", "net1")); err != nil {
-		t.Fatal(err)
-	}
+	w.mustLeave("c0")
 	return w
 }
 

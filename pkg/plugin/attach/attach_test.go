@@ -53,16 +53,9 @@ func TestAddThenDelLeavesNothing(t *testing.T) {
 func TestAddOfAStandingAttachmentChangesNothing(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
-	w.fake.Pod(podPath("c1"))
-	first, err := w.node().Add(ctx, w.request("c1", "net1", ""))
-	if err != nil {
-		t.Fatal(err)
-	}
+	first := w.mustCome("c1")
 	before := w.fake.String()
-	second, err := w.node().Add(ctx, w.request("c1", "net1", ""))
-	if err != nil {
-		t.Fatal(err)
-	}
+	second := w.mustAdd(w.request("c1", "net1", ""))
 	if diff := cmp.Diff(first, second); diff != "" {
 		t.Errorf("result (-first +second):\n%s", diff)
 	}
@@ -74,15 +67,10 @@ func TestAddOfAStandingAttachmentChangesNothing(t *testing.T) {
 func TestAddRepairsAnAttachmentThatIsDamaged(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
-	pod := w.fake.Pod(podPath("c1"))
-	if _, err := w.node().Add(ctx, w.request("c1", "net1", "")); err != nil {
-		t.Fatal(err)
-	}
+	w.mustCome("c1")
 	want := w.fake.String()
-	pod.IP("link del net1")
-	if _, err := w.node().Add(ctx, w.request("c1", "net1", "")); err != nil {
-		t.Fatal(err)
-	}
+	w.pod.IP("link del net1")
+	w.mustAdd(w.request("c1", "net1", ""))
 	if diff := cmp.Diff(want, w.fake.String()); diff != "" {
 		t.Errorf("kernel (-before +after):\n%s", diff)
 	}
@@ -107,25 +95,8 @@ func TestNoOtherAddressIsTriedWhileTheFirstIsLeft(t *testing.T) {
 		t.Errorf("leased %v, records %v, and %v may be on a link", l, w.files(), w.wire.asked)
 	}
 	w.before = nil
-	if err := w.node().Del(ctx, w.del("c1", "net1")); err != nil {
-		t.Error(err)
-	}
+	w.mustLeave("c1")
 	w.mustBeEmpty("after DEL")
-}
-
-func TestRebootForgetsEverything(t *testing.T) {
-	t.Parallel()
-	w := newWorld(t)
-	w.fake.Pod(podPath("c1"))
-	if _, err := w.node().Add(ctx, w.request("c1", "net1", "")); err != nil {
-		t.Fatal(err)
-	}
-	w.fake.RemovePod(podPath("c1"))
-	w.boot = "5f0c2d1e-8a3b-4c6d-9e7f-000000000002"
-	if err := w.node().Del(ctx, w.del("c1", "net1")); err != nil {
-		t.Error(err)
-	}
-	w.mustBeEmpty("after a reboot and DEL")
 }
 
 func TestDelConverges(t *testing.T) {
@@ -143,15 +114,10 @@ func TestDelConverges(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			w := newWorld(t)
-			w.pod = w.fake.Pod(podPath("c1"))
-			if _, err := w.node().Add(ctx, w.request("c1", "net1", "")); err != nil {
-				t.Fatal(err)
-			}
+			w.mustCome("c1")
 			spoil(t, w)
 			for range 2 {
-				if err := w.node().Del(ctx, w.del("c1", "net1")); err != nil {
-					t.Error(err)
-				}
+				w.mustLeave("c1")
 				w.mustBeEmpty("after DEL")
 			}
 		})
@@ -163,18 +129,12 @@ func TestDelConverges(t *testing.T) {
 func TestDelWorksOnlyInTheNamespaceOfADD(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
-	w.fake.Pod(podPath("c1"))
-	res, err := w.node().Add(ctx, w.request("c1", "net1", ""))
-	if err != nil {
-		t.Fatal(err)
-	}
+	res := w.mustCome("c1")
 	w.fake.RemovePod(podPath("c1"))
 	pod := w.fake.Pod(podPath("c1"))
 	pod.IP(fmt.Sprintf("rule add from %s/32 lookup 100 priority 32000 protocol 82", res.IPs[0].Address.IP))
 	before := w.fake.String()
-	if err := w.node().Del(ctx, w.del("c1", "net1")); err != nil {
-		t.Fatal(err)
-	}
+	w.mustLeave("c1")
 	if diff := cmp.Diff(before, w.fake.String()); diff != "" {
 		t.Errorf("the other namespace changed (-before +after):\n%s", diff)
 	}
@@ -183,18 +143,12 @@ func TestDelWorksOnlyInTheNamespaceOfADD(t *testing.T) {
 func TestAddLeasesAgainWhatAnOperatorReleased(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
-	w.fake.Pod(podPath("c1"))
-	res, err := w.node().Add(ctx, w.request("c1", "net1", ""))
-	if err != nil {
-		t.Fatal(err)
-	}
+	res := w.mustCome("c1")
 	addr, _ := netip.AddrFromSlice(res.IPs[0].Address.IP)
 	if err := w.book().ReleaseAddress(ctx, "rail", addr.Unmap()); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := w.node().Add(ctx, w.request("c1", "net1", "")); err != nil {
-		t.Fatal(err)
-	}
+	w.mustAdd(w.request("c1", "net1", ""))
 	if len(w.leases()) != 2 {
 		t.Errorf("leased %v", w.leases())
 	}
@@ -208,9 +162,7 @@ func TestDelFindsTheNamespaceThatADDWorkedIn(t *testing.T) {
 		w := newWorld(t)
 		w.fake.Pod(podPath("c1"))
 		w.fake.Pod(podPath("c2"))
-		if _, err := w.node().Add(ctx, w.request("c1", "net1", "")); err != nil {
-			t.Fatal(err)
-		}
+		w.mustAdd(w.request("c1", "net1", ""))
 		d := w.del("c1", "net1")
 		d.Netns = netns
 		if err := w.node().Del(ctx, d); err != nil {
@@ -223,10 +175,7 @@ func TestDelFindsTheNamespaceThatADDWorkedIn(t *testing.T) {
 func TestAddressStaysLeasedWhileDELCannotTakeItOffTheLink(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
-	w.fake.Pod(podPath("c1"))
-	if _, err := w.node().Add(ctx, w.request("c1", "net1", "")); err != nil {
-		t.Fatal(err)
-	}
+	w.mustCome("c1")
 	w.fake.FailFrom(1, errFault)
 	if err := w.node().Del(ctx, w.del("c1", "net1")); !errors.Is(err, errFault) {
 		t.Errorf("got %v", err)
@@ -235,9 +184,7 @@ func TestAddressStaysLeasedWhileDELCannotTakeItOffTheLink(t *testing.T) {
 		t.Errorf("leased %v, files %v", w.leases(), w.files())
 	}
 	w.fake.Heal()
-	if err := w.node().Del(ctx, w.del("c1", "net1")); err != nil {
-		t.Error(err)
-	}
+	w.mustLeave("c1")
 	w.mustBeEmpty("after the second DEL")
 }
 
@@ -265,9 +212,7 @@ func TestForeignInterfaceIsLeftAlone(t *testing.T) {
 	if err == nil || cnierr.CodeOf(err) != cnierr.BadEnv || !strings.Contains(err.Error(), `"net1"`) {
 		t.Errorf("got %v, want code %d naming net1", err, cnierr.BadEnv)
 	}
-	if err := w.node().Del(ctx, w.del("c1", "net1")); err != nil {
-		t.Error(err)
-	}
+	w.mustLeave("c1")
 	if diff := cmp.Diff(before, w.fake.String()); diff != "" {
 		t.Errorf("the pod changed (-before +after):\n%s", diff)
 	}
@@ -279,10 +224,7 @@ func TestForeignInterfaceIsLeftAlone(t *testing.T) {
 func TestUnusableStateFolderUndoesTheKernelFirst(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
-	w.fake.Pod(podPath("c1"))
-	if _, err := w.node().Add(ctx, w.request("c1", "net1", "")); err != nil {
-		t.Fatal(err)
-	}
+	w.mustCome("c1")
 	hidden := w.dir + ".hidden"
 	if err := os.Rename(w.dir, hidden); err != nil {
 		t.Fatal(err)
@@ -299,9 +241,7 @@ func TestUnusableStateFolderUndoesTheKernelFirst(t *testing.T) {
 	if err := os.Rename(hidden, w.dir); err != nil {
 		t.Fatal(err)
 	}
-	if err := w.node().Del(ctx, w.del("c1", "net1")); err != nil {
-		t.Error(err)
-	}
+	w.mustLeave("c1")
 	w.mustBeEmpty("after the second DEL")
 }
 
@@ -345,10 +285,7 @@ func TestOneHostThatAnswersForAllSetsOneAddressAside(t *testing.T) {
 	w := newWorld(t)
 	w.fake.Pod(podPath("c1"))
 	w.fake.Pod(podPath("c2"))
-	res, err := w.node().Add(ctx, w.request("c1", "net1", ""))
-	if err != nil {
-		t.Fatal(err)
-	}
+	res := w.mustAdd(w.request("c1", "net1", ""))
 	mac, err := net.ParseMAC(res.Interfaces[0].Mac)
 	if err != nil {
 		t.Fatal(err)
@@ -361,9 +298,7 @@ func TestOneHostThatAnswersForAllSetsOneAddressAside(t *testing.T) {
 	if len(w.wire.asked) != 3 {
 		t.Errorf("asked for %v, want one address of c1 and two of c2", w.wire.asked)
 	}
-	if err := w.node().Del(ctx, w.del("c1", "net1")); err != nil {
-		t.Error(err)
-	}
+	w.mustLeave("c1")
 	w.mustBeEmpty("after the DEL")
 }
 
@@ -373,9 +308,7 @@ func TestAnIpvlanIsNotNamedForTheMACOfItsNIC(t *testing.T) {
 	w := newIpvlanWorld(t)
 	w.fake.Pod(podPath("c1"))
 	w.fake.Pod(podPath("c2"))
-	if _, err := w.node().Add(ctx, w.request("c1", "net1", "")); err != nil {
-		t.Fatal(err)
-	}
+	w.mustAdd(w.request("c1", "net1", ""))
 	w.wire.refuse, w.wire.by = 3, nicMAC
 	if _, err := w.node().Add(ctx, w.request("c2", "net1", "")); err == nil || !strings.Contains(err.Error(), "no pod of this node has this MAC") {
 		t.Errorf("got %v, want no pod named", err)

@@ -39,15 +39,10 @@ func TestWhatOtherProgramsSetIsNoDamage(t *testing.T) {
 					w = chain(t)
 					req = w.adopted("c1", 3, "")
 				}
-				first, err := w.node().Add(ctx, req)
-				if err != nil {
-					t.Fatal(err)
-				}
+				first := w.mustAdd(req)
 				tt.set(w)
 				before := w.fake.String()
-				if err := w.node().Check(ctx, req); err != nil {
-					t.Errorf("CHECK: %v", err)
-				}
+				w.mustCheck(req)
 				changed, err := w.repairs().CheckRecord(ctx, c1)
 				if err != nil || len(changed) != 1 || !strings.Contains(changed[0].Error(), tt.says) {
 					t.Errorf("CheckRecord: %v, %v, want one change that says %q", changed, err, tt.says)
@@ -87,16 +82,12 @@ func TestCheckComparesTheMACWithTheResultOfTheLastPlugin(t *testing.T) {
 	w := newWorld(t)
 	w.pod = w.fake.Pod(podPath("c1"))
 	req := w.request("c1", "net1", "")
-	if _, err := w.node().Add(ctx, req); err != nil {
-		t.Fatal(err)
-	}
+	w.mustAdd(req)
 	told := conf.MAC{2, 0, 0, 0, 0, 0x99}
 	req.MACs = map[conf.LinkName]conf.MAC{"net1": told}
 	if err := w.node().Check(ctx, req); cnierr.CodeOf(err) != cnierr.Damaged || !strings.Contains(err.Error(), "want MAC "+told.String()) {
 		t.Errorf("CHECK: %v, want code %d and the MAC of the last result", err, cnierr.Damaged)
 	}
 	w.pod.IP("link set net1 address " + told.String())
-	if err := w.node().Check(ctx, req); err != nil {
-		t.Errorf("CHECK of an interface with the MAC of the last result: %v", err)
-	}
+	w.mustCheck(req)
 }

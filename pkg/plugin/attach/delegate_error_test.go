@@ -57,10 +57,7 @@ func TestRoutesOfAResultAreReadInFull(t *testing.T) {
 	f.answer(`{"cniVersion": "1.1.0", "ips": [{"address": "172.16.11.5/24", "gateway": "172.16.11.254"}], "routes": [
 		{"dst": "10.1.2.3/16", "gw": "172.16.11.253", "mtu": 1400, "advmss": 1360, "priority": 7, "table": 77, "scope": 200},
 		{"dst": "10.2.0.0/16", "gw": "0.0.0.0"}, {"dst": "10.3.0.0/16", "table": 0}, {"dst": "10.4.0.0/16", "scope": 0}]}`)
-	res, err := f.node().Add(ctx, f.request(""))
-	if err != nil {
-		t.Fatal(err)
-	}
+	res := f.mustAdd(f.request(""))
 	b, err := json.Marshal(res.Routes[len(res.Routes)-4:])
 	if err != nil {
 		t.Fatal(err)
@@ -152,7 +149,7 @@ func TestWhatAPluginSaysOnStandardErrorIsPassedOn(t *testing.T) {
 	t.Parallel()
 	f := newForeign(t)
 	f.on("ADD", `echo careful >&2`)
-	f.mustAdd()
+	f.mustAdd(f.request(""))
 	if got := f.stderr.String(); got != "careful\n" {
 		t.Errorf("got %q", got)
 	}
@@ -282,12 +279,12 @@ func TestPluginThatAnswersNothingLeavesTheAddTimeToUndo(t *testing.T) {
 			t.Errorf("got %v, want code %d, %q, and what to look at", e, cnierr.TryAgain, want)
 		}
 	}
-	f.world.mustBeEmpty("after ADD")
+	f.mustBeUndone("after ADD")
 	if len(f.held()) != 1 {
 		t.Errorf("the plugin has %q", f.held())
 	}
 	remove(t, filepath.Join(f.plugins, "on.DEL"))
-	f.mustDel()
+	f.mustLeave("c1")
 	f.mustBeEmpty("after DEL")
 }
 
@@ -355,7 +352,7 @@ func (f foreign) mustHaveOnlyTheLink() {
 func TestPluginThatHangsInDELKeepsTheLink(t *testing.T) {
 	t.Parallel()
 	f := newForeign(t)
-	f.mustAdd()
+	f.mustAdd(f.request(""))
 	f.on("DEL", `: >hangs; exec sleep 100`)
 	ctx, cancel := f.untilItHangs()
 	defer cancel()
@@ -364,7 +361,7 @@ func TestPluginThatHangsInDELKeepsTheLink(t *testing.T) {
 	}
 	f.mustHaveOnlyTheLink()
 	remove(t, filepath.Join(f.plugins, "on.DEL"))
-	f.mustDel()
+	f.mustLeave("c1")
 	f.mustBeEmpty("after the second DEL")
 }
 
@@ -372,7 +369,7 @@ func TestPluginThatLeavesAChildBehindIsDone(t *testing.T) {
 	t.Parallel()
 	f := newForeign(t)
 	f.on("ADD", `sleep 10000 & echo $! >child`)
-	f.mustAdd()
+	f.mustAdd(f.request(""))
 	child, err := strconv.Atoi(strings.TrimSpace(f.read("child")))
 	if err != nil {
 		t.Fatal(err)
@@ -383,7 +380,7 @@ func TestPluginThatLeavesAChildBehindIsDone(t *testing.T) {
 	if err := unix.Kill(child, unix.SIGKILL); err != nil {
 		t.Error(err)
 	}
-	f.mustDel() // which waits for the child
+	f.mustLeave("c1") // which waits for the child
 	f.mustBeEmpty("after DEL")
 }
 
@@ -405,21 +402,46 @@ func TestLeaseThatCouldNotBeReleasedIsReleasedByDEL(t *testing.T) {
 		t.Errorf("DEL: got %v, want what the plugin said", err)
 	}
 	f.on("DEL", "")
-	f.mustDel()
+	f.mustLeave("c1")
 	f.mustBeEmpty("after the second DEL")
 }
 
 func TestDelReportsWhatThePluginSaysAndKeepsTheLink(t *testing.T) {
 	t.Parallel()
 	f := newForeign(t)
-	f.mustAdd()
+	f.mustAdd(f.request(""))
 	f.on("DEL", `echo '{"code": 11, "msg": "no server"}'; exit 1`)
 	if err := f.node().Del(ctx, f.del("")); cnierr.CodeOf(err) != cnierr.TryAgain {
 		t.Errorf("got %v, want code %d", err, cnierr.TryAgain)
 	}
 	f.mustHaveOnlyTheLink()
 	remove(t, filepath.Join(f.plugins, "on.DEL"))
-	f.mustDel()
+	f.mustLeave("c1")
 	f.mustBeEmpty("after the second DEL")
-	f.mustDel()
+	f.mustLeave("c1")
+}
+
+// TestDelReleasesOnlyWhatIsOffTheLink lets each kernel call of DEL fail.
+func TestDelReleasesOnlyWhatIsOffTheLink(t *testing.T) {
+	t.Parallel()
+	for i := 1; ; i++ {
+		f := newForeign(t)
+		f.mustAdd(f.request(""))
+		before := f.fake.Calls()
+		f.fake.FailFrom(i, errFault)
+		err := f.node().Del(ctx, f.del(""))
+		f.fake.Heal()
+		if err == nil {
+			if f.fake.Calls()-before < 5 {
+				t.Fatalf("a DEL has only %d kernel calls", f.fake.Calls()-before)
+			}
+			return
+		}
+		onLink := strings.Contains(f.pod.String(), "172.16.11.5/24")
+		if onLink && len(f.held()) == 0 {
+			t.Errorf("failing from call %d: the address was given back and is on the link", i)
+		}
+		f.mustLeave("c1")
+		f.mustBeEmpty(fmt.Sprintf("after failing from call %d and DEL", i))
+	}
 }

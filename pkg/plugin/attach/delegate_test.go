@@ -20,18 +20,13 @@ import (
 	"github.com/roce-cni/roce-cni/pkg/base/cnierr"
 	"github.com/roce-cni/roce-cni/pkg/plugin/attach"
 	"github.com/roce-cni/roce-cni/pkg/plugin/conf"
-	"github.com/roce-cni/roce-cni/pkg/plugin/lease"
 	"github.com/roce-cni/roce-cni/pkg/plugin/plan"
 )
 
 // foreign is a world in which addresses come from a foreign IPAM
 // plugin: a script that has leases as files. It first does what a test tells it, and
 // keeps what it was given if the test asks for that.
-type foreign struct {
-	*world
-	plugins string // CNI_PATH
-	stderr  *bytes.Buffer
-}
+type foreign struct{ *world }
 
 const foreignPlugin = `#!/bin/sh
 cd "${0%/*}" || exit 9
@@ -53,8 +48,9 @@ const foreignResult = `{"cniVersion": "1.1.0", "ips": [{"address": "172.16.11.5/
 // newForeign returns such a world with the pod of c1.
 func newForeign(t *testing.T) foreign {
 	t.Helper()
-	f := foreign{newWorld(t), t.TempDir(), &bytes.Buffer{}}
-	f.world.pod = f.fake.Pod(podPath("c1"))
+	f := foreign{newWorld(t)}
+	f.plugins, f.config = t.TempDir(), foreignConfig
+	f.pod = f.fake.Pod(podPath("c1"))
 	if err := os.WriteFile(filepath.Join(f.plugins, "foreign"), []byte(foreignPlugin), 0o700); err != nil {
 		t.Fatal(err)
 	}
@@ -80,33 +76,17 @@ func (f foreign) keep() {
 	write(f.t, filepath.Join(f.plugins, "keep"), "")
 }
 
-// node returns the node as a process sees it that was called with environ.
-func (f foreign) node(environ ...string) attach.Node {
-	n := f.world.node()
-	n.Addresses.Plugins = lease.Plugins{
-		Path:    []string{"", "/nowhere", f.plugins},
-		Environ: append([]string{"PATH=" + os.Getenv("PATH")}, environ...),
-		Stderr:  f.stderr,
-		Guard:   n.Records.Guard,
-	}
-	return n
-}
-
-const foreignConfig = `{"cniVersion": "1.1.0", "name": "rail", "type": "roce", "master": "ens1", "rdma": "off",
+const foreignConfig = `{"cniVersion": "1.1.0", "name": "rail", "type": "roce", "master": "ens1", "rdma": %q,
 	"ipam": {"type": "foreign", "its": "own keys"}%s}`
 
 func (f foreign) input(extra string) conf.Input {
-	return conf.Input{ContainerID: "c1", IfName: "net1", Netns: podPath("c1"), Stdin: fmt.Appendf(nil, foreignConfig, extra)}
+	return conf.Input{ContainerID: "c1", IfName: "net1", Netns: podPath("c1"), Stdin: fmt.Appendf(nil, f.config, f.mode, extra)}
 }
 
 // request returns the request of c1's net1; extra is more JSON members.
 func (f foreign) request(extra string) conf.Request {
 	f.t.Helper()
-	r, err := conf.Parse(f.input(extra))
-	if err != nil {
-		f.t.Fatal(err)
-	}
-	return r
+	return f.world.request("c1", "net1", extra)
 }
 
 func (f foreign) del(extra string) conf.Del {
@@ -116,40 +96,6 @@ func (f foreign) del(extra string) conf.Del {
 		f.t.Fatal(err)
 	}
 	return d
-}
-
-func (f foreign) mustAdd() {
-	f.t.Helper()
-	if _, err := f.node().Add(ctx, f.request("")); err != nil {
-		f.t.Fatal(err)
-	}
-}
-
-func (f foreign) mustDel() {
-	f.t.Helper()
-	if err := f.node().Del(ctx, f.del("")); err != nil {
-		f.t.Fatal(err)
-	}
-}
-
-// mustBeEmpty checks that nothing is left anywhere, the plugin's leases
-// included.
-func (f foreign) mustBeEmpty(when string) {
-	f.t.Helper()
-	f.world.mustBeEmpty(when)
-	if l := f.held(); len(l) > 0 {
-		f.t.Errorf("%s, the plugin still has %q", when, l)
-	}
-}
-
-// held returns the leases of the plugin.
-func (f foreign) held() []string {
-	f.t.Helper()
-	l, err := filepath.Glob(filepath.Join(f.plugins, "lease-*"))
-	if err != nil {
-		f.t.Fatal(err)
-	}
-	return l
 }
 
 // read returns what the plugin kept in a file, "" if nothing.
@@ -263,9 +209,7 @@ func TestGCReleasesWhatAnAttachmentThatIsNotValidHas(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, err := f.node().Add(ctx, req); err != nil {
-		t.Fatal(err)
-	}
+	f.mustAdd(req)
 	f.fake.RemovePod(podPath("c1"))
 	f.now = time.Second
 	gc := conf.GC{Network: "rail", IPAM: "foreign", Raw: `{}`}
@@ -303,12 +247,12 @@ func TestStatusOfThePluginIsOurs(t *testing.T) {
 func TestCheckAsksThePlugin(t *testing.T) {
 	t.Parallel()
 	f := newForeign(t)
-	f.mustAdd()
+	f.mustAdd(f.request(""))
 	f.on("CHECK", `echo '{"code": 998, "msg": "never heard of it"}'; exit 1`)
 	if err := f.node().Check(ctx, f.request("")); cnierr.CodeOf(err) != 998 || !strings.Contains(err.Error(), "never heard of it") {
 		t.Errorf("got %v, want what the plugin said", err)
 	}
-	// The network has another IPAM now.
+	f.config = config // the network has another IPAM now
 	if err := f.node().Check(ctx, f.world.request("c1", "net1", "")); cnierr.CodeOf(err) != cnierr.Damaged {
 		t.Errorf("got %v, want code %d", err, cnierr.Damaged)
 	}
@@ -324,7 +268,7 @@ func TestCheckWithAPluginThatCannotCheckIsAboutWhatRoceMade(t *testing.T) {
 		f := newForeign(t)
 		var log bytes.Buffer
 		f.log = slog.New(slog.NewTextHandler(&log, nil))
-		f.mustAdd()
+		f.mustAdd(f.request(""))
 		f.on("CHECK", `echo '`+said+`'; exit 1`)
 		if err := f.node().Check(ctx, f.request("")); err != nil {
 			t.Errorf("%s: CHECK of a healthy pod: %v", said, err)
@@ -342,13 +286,11 @@ func TestCheckWithAPluginThatCannotCheckIsAboutWhatRoceMade(t *testing.T) {
 func TestDelWithoutRecordReleasesWhatTheConfigurationNames(t *testing.T) {
 	t.Parallel()
 	f := newForeign(t)
-	if _, err := f.node().Add(ctx, f.request(`, "routing": "none"`)); err != nil {
-		t.Fatal(err)
-	}
+	f.mustAdd(f.request(`, "routing": "none"`))
 	remove(t, filepath.Join(f.dir, "attachments", "c1", "net1.json"))
-	f.mustDel()
+	f.mustLeave("c1")
 	f.mustBeEmpty("after DEL")
-	f.mustDel()
+	f.mustLeave("c1")
 	if got := f.calls(); got != "ADD DEL DEL" {
 		t.Errorf("the plugin was called with %s", got)
 	}
@@ -383,7 +325,7 @@ func TestTheRecordStaysWhileTheLinkOfAFailedADDIsLeft(t *testing.T) {
 		t.Errorf("got %v, records %v after %s", err, f.files(), f.calls())
 	}
 	f.before = nil
-	f.mustDel()
+	f.mustLeave("c1")
 	f.mustBeEmpty("after DEL")
 }
 

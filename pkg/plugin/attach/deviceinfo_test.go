@@ -27,9 +27,7 @@ func informed(t *testing.T) (w *world, req conf.Request, file string) {
 func TestDeviceInfoIsThereFromAddToDel(t *testing.T) {
 	t.Parallel()
 	w, req, file := informed(t)
-	if _, err := w.node().Add(ctx, req); err != nil {
-		t.Fatal(err)
-	}
+	w.mustAdd(req)
 	b, err := os.ReadFile(file)
 	if want := `"rdma-device":"mlx5_0"`; err != nil || !strings.Contains(string(b), want) {
 		t.Errorf("the file holds %q (%v), want %s in it", b, err, want)
@@ -43,9 +41,7 @@ func TestDeviceInfoIsThereFromAddToDel(t *testing.T) {
 	if _, err := w.repairs().CheckRecord(ctx, c1); cnierr.CodeOf(err) != cnierr.Damaged || !strings.Contains(err.Error(), file) {
 		t.Errorf("CHECK without the file: %v", err)
 	}
-	if err := w.node().Del(ctx, w.del("c1", "net1")); err != nil {
-		t.Error(err)
-	}
+	w.mustLeave("c1")
 	w.mustBeEmpty("after DEL")
 }
 
@@ -69,9 +65,7 @@ func TestDeviceInfoGoesAfterACrashAtEveryOp(t *testing.T) {
 					w.fake.RemovePod(podPath("c1"))
 				}
 				when := fmt.Sprintf("after a crash before operation %d and DEL", at)
-				if err := w.node().Del(ctx, w.del("c1", "net1")); err != nil {
-					t.Errorf("%s: %v", when, err)
-				}
+				w.mustLeave("c1", when)
 				if _, err := os.Stat(file); err == nil {
 					t.Errorf("%s the file is there", when)
 				}

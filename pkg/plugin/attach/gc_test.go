@@ -31,27 +31,18 @@ func TestGCRemovesInvalidAttachmentsAndNothingElse(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	for _, id := range []string{"c1", "c2", "c3"} {
-		w.fake.Pod(podPath(id))
-		if _, err := w.node().Add(ctx, w.request(id, "net1", "")); err != nil {
-			t.Fatal(err)
-		}
+		w.mustCome(id)
 	}
 	w.fake.RemovePod(podPath("c3"))
 	if err := w.node().GC(ctx, w.gc("another")); err != nil || len(w.leases()) != 6 {
 		t.Errorf("GC of another network: %v, leased %v", err, w.leases())
 	}
-	if err := w.node().GC(ctx, w.gc("rail", c1)); err != nil {
-		t.Error(err)
-	}
-	if err := w.node().Check(ctx, w.request("c1", "net1", "")); err != nil {
-		t.Errorf("the valid attachment is damaged: %v", err)
-	}
+	w.mustGC("rail", c1)
+	w.mustBeWhole("c1")
 	if l, f := w.leases(), w.files(); len(l) != 2 || len(f) != 3 {
 		t.Errorf("leased %v, files %v; want those of c1", l, f)
 	}
-	if err := w.node().GC(ctx, w.gc("rail")); err != nil {
-		t.Error(err)
-	}
+	w.mustGC("rail")
 	w.mustBeEmpty("after a GC to which nothing is valid")
 }
 
@@ -59,10 +50,7 @@ func TestGCGoesOnAfterAnErrorAndReportsIt(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	for _, id := range []string{"c1", "c2"} {
-		w.fake.Pod(podPath(id))
-		if _, err := w.node().Add(ctx, w.request(id, "net1", "")); err != nil {
-			t.Fatal(err)
-		}
+		w.mustCome(id)
 	}
 	write(t, filepath.Join(w.dir, "attachments", "c1", "net1.json"), "{")
 	err := w.node().GC(ctx, w.gc("rail"))
@@ -81,26 +69,17 @@ func TestGCLeavesWhatIsMadeWhileItRuns(t *testing.T) {
 	w := newWorld(t)
 	w.fake.Pod(podPath("c1"))
 	w.now = time.Hour
-	if _, err := w.node().Add(ctx, w.request("c1", "net1", "")); err != nil {
-		t.Fatal(err)
-	}
+	w.mustAdd(w.request("c1", "net1", ""))
 	w.now = time.Minute
-	if err := w.node().GC(ctx, w.gc("rail")); err != nil {
-		t.Error(err)
-	}
+	w.mustGC("rail")
 	w.now = time.Hour
-	if err := w.node().Check(ctx, w.request("c1", "net1", "")); err != nil {
-		t.Errorf("GC damaged it: %v", err)
-	}
+	w.mustBeWhole("c1")
 }
 
 func TestGCDoesNotWaitForCallsOfOtherNetworks(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
-	w.fake.Pod(podPath("c1"))
-	if _, err := w.node().Add(ctx, w.request("c1", "net1", "")); err != nil {
-		t.Fatal(err)
-	}
+	w.mustCome("c1")
 	unlock, err := w.node().Records.Lock(ctx, "c1") // a call for c1 is running
 	if err != nil {
 		t.Fatal(err)
@@ -140,9 +119,7 @@ func TestGCRemovesARecordThatWasHalfWritten(t *testing.T) {
 	if err := os.Rename(path, path+".new-0123456789abcdef"); err != nil {
 		t.Fatal(err)
 	}
-	if err := w.node().GC(ctx, w.gc("rail")); err != nil {
-		t.Error(err)
-	}
+	w.mustGC("rail")
 	w.mustBeEmpty("after GC")
 }
 
@@ -198,9 +175,7 @@ func TestGCRemovesWhatAnADDLeftBeforeItsRecord(t *testing.T) {
 	if err := os.WriteFile(filepath.Join(folder, "lock"), nil, 0o600); err != nil {
 		t.Fatal(err)
 	}
-	if err := w.node().GC(ctx, w.gc("rail")); err != nil {
-		t.Error(err)
-	}
+	w.mustGC("rail")
 	w.mustBeEmpty("after GC")
 }
 
@@ -208,10 +183,7 @@ func TestARecordWithoutNamespaceUndoesNothingElsewhere(t *testing.T) {
 	t.Parallel()
 	for _, verb := range []string{"DEL", "GC"} {
 		w := newWorld(t)
-		w.fake.Pod(podPath("c1"))
-		if _, err := w.node().Add(ctx, w.request("c1", "net1", "")); err != nil {
-			t.Fatal(err)
-		}
+		w.mustCome("c1")
 		records := w.node().Records
 		rec, err := records.Load(c1)
 		if err != nil {

@@ -117,10 +117,7 @@ func TestDELEndsWithoutTheLockOfTheGIDs(t *testing.T) {
 	t.Parallel()
 	w := newRailsWorld(t)
 	w.mode, w.hca.each = conf.RDMAShared, true
-	w.fake.Pod(podPath("c1"))
-	if _, err := w.node().Add(ctx, w.request("c1", "net1", "")); err != nil {
-		t.Fatal(err)
-	}
+	w.mustCome("c1")
 	release, err := w.node().Records.LockGIDs(ctx)
 	if err != nil {
 		t.Fatal(err)

@@ -68,11 +68,7 @@ func (w *world) ownNothing() {
 // added adds an attachment of a new pod and returns what it got.
 func (w *world) added(id string) []string {
 	w.t.Helper()
-	w.fake.Pod(podPath(id))
-	res, err := w.node().Add(ctx, w.request(id, "net1", ""))
-	if err != nil {
-		w.t.Fatalf("ADD of %s: %v", id, err)
-	}
+	res := w.mustCome(id)
 	return told(res)
 }
 
@@ -127,9 +123,7 @@ func TestARailPoolThatIsExhaustedOnTheNodeGrowsByABlock(t *testing.T) {
 			t.Errorf("got %s, want the address of the second block", line)
 		}
 	}
-	if err := w.node().Check(ctx, w.request("c1", "net1", "")); err != nil {
-		t.Errorf("CHECK of the first pod: %v", err)
-	}
+	w.mustBeWhole("c1")
 }
 
 func TestALostBlockLeasesNothingAndItsLeasesStay(t *testing.T) {
@@ -146,21 +140,12 @@ func TestALostBlockLeasesNothingAndItsLeasesStay(t *testing.T) {
 		return r
 	}
 	w.fake.Pod(podPath("c2"))
-	if _, err := w.node().Add(ctx, named("c2")); err != nil {
-		t.Fatal(err)
-	}
-	if err := w.node().Del(ctx, w.del("c2", "net1")); err != nil {
-		t.Fatal(err)
-	}
+	w.mustAdd(named("c2"))
+	w.mustLeave("c2")
 	w.own(3, "96-97")
-	if err := w.node().Check(ctx, w.request("c1", "net1", "")); err != nil {
-		t.Errorf("CHECK: %v", err)
-	}
+	w.mustBeWhole("c1")
 	w.fake.Pod(podPath("c3"))
-	back, err := w.node().Add(ctx, named("c3"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	back := w.mustAdd(named("c3"))
 	for _, line := range append(told(back), w.added("c4")...) {
 		if !strings.Contains(line, ".0.96/") && !strings.Contains(line, ".0.97/") {
 			t.Errorf("got %s, which is not the node's any more", line)
@@ -168,9 +153,7 @@ func TestALostBlockLeasesNothingAndItsLeasesStay(t *testing.T) {
 	}
 	w.refused("c5", cnierr.PoolExhausted)
 	for _, id := range []string{"c1", "c3", "c4"} {
-		if err := w.node().Del(ctx, w.del(id, "net1")); err != nil {
-			t.Error(err)
-		}
+		w.mustLeave(id)
 	}
 	w.mustBeEmpty("after DEL")
 }
@@ -184,28 +167,17 @@ func TestNothingButAnADDNeedsTheRanges(t *testing.T) {
 		w.added(id)
 	}
 	w.ownNothing()
-	if err := w.node().Check(ctx, w.request("c1", "net1", "")); err != nil {
-		t.Errorf("CHECK: %v", err)
-	}
-	res, err := w.node().Add(ctx, w.request("c1", "net1", ""))
-	if err != nil {
-		t.Fatalf("the second ADD of what stands: %v", err)
-	}
+	w.mustBeWhole("c1")
+	res := w.mustAdd(w.request("c1", "net1", ""))
 	if diff := cmp.Diff(first, told(res)); diff != "" {
 		t.Errorf("the second ADD (-first +second)\n%s", diff)
 	}
-	if err := w.node().Del(ctx, w.del("c1", "net1")); err != nil {
-		t.Errorf("DEL: %v", err)
-	}
-	if err := w.node().GC(ctx, w.gc("rail", conf.Attachment{ContainerID: "c2", IfName: "net1"})); err != nil {
-		t.Errorf("GC: %v", err)
-	}
+	w.mustLeave("c1")
+	w.mustGC("rail", conf.Attachment{ContainerID: "c2", IfName: "net1"})
 	if l := w.leases(); len(l) != 3 || !strings.HasSuffix(l[0], " c2/net1") {
 		t.Errorf("leased %v, want those of c2", l)
 	}
-	if err := w.node().GC(ctx, w.gc("rail")); err != nil {
-		t.Errorf("GC: %v", err)
-	}
+	w.mustGC("rail")
 	w.mustBeEmpty("after GC")
 }
 
@@ -220,9 +192,7 @@ func TestQuarantineOfARailPoolIsThatOfTheNodeFile(t *testing.T) {
 		if err != nil || len(entries) != 3 {
 			t.Fatalf("%v, error %v", entries, err)
 		}
-		if err := w.node().Del(ctx, w.del(id, "net1")); err != nil {
-			t.Fatal(err)
-		}
+		w.mustLeave(id)
 		return entries[0].Early
 	}
 	if early("c1") {

@@ -37,11 +37,7 @@ func told(res *current.Result) []string {
 func TestAllRailsGetTheSameSlotInOneADD(t *testing.T) {
 	t.Parallel()
 	w := newRailsWorld(t)
-	w.fake.Pod(podPath("c1"))
-	res, err := w.node().Add(ctx, w.request("c1", "net1", ""))
-	if err != nil {
-		t.Fatal(err)
-	}
+	res := w.mustCome("c1")
 	var names []string
 	for _, i := range res.Interfaces {
 		names = append(names, i.Name)
@@ -61,12 +57,8 @@ func TestAllRailsGetTheSameSlotInOneADD(t *testing.T) {
 	if len(w.wire.asked) != 1 {
 		t.Errorf("asked the wire %d times, want one question for all rails: %v", len(w.wire.asked), w.wire.asked)
 	}
-	if err := w.node().Check(ctx, w.request("c1", "net1", "")); err != nil {
-		t.Errorf("CHECK: %v", err)
-	}
-	if err := w.node().Del(ctx, w.del("c1", "net1")); err != nil {
-		t.Errorf("DEL: %v", err)
-	}
+	w.mustBeWhole("c1")
+	w.mustLeave("c1")
 	w.mustBeEmpty("after DEL")
 }
 
@@ -83,9 +75,7 @@ func TestOnlyTheRailWhoseMACIsTakenIsInUse(t *testing.T) {
 		}
 		return nil
 	}
-	if _, err := w.node().Add(ctx, w.request("c1", "net1", "")); err != nil {
-		t.Fatal(err)
-	}
+	w.mustAdd(w.request("c1", "net1", ""))
 	if said := log.String(); strings.Count(said, "address is in use") != 1 || !strings.Contains(said, "interface=net1-1") {
 		t.Errorf("got %s, want net1-1 alone", said)
 	}
@@ -125,12 +115,8 @@ func TestARailMayBeSkipped(t *testing.T) {
 	if !strings.Contains(log.String(), "left out") || !strings.Contains(log.String(), "ens2") {
 		t.Errorf("the log says %q", log.String())
 	}
-	if err := w.node().Check(ctx, w.request("c1", "net1", `, "minRails": 2`)); err != nil {
-		t.Errorf("CHECK: %v", err)
-	}
-	if err := w.node().Del(ctx, w.del("c1", "net1")); err != nil {
-		t.Error(err)
-	}
+	w.mustCheck(w.request("c1", "net1", `, "minRails": 2`))
+	w.mustLeave("c1")
 	w.mustBeEmpty("after DEL")
 }
 
@@ -154,11 +140,7 @@ func TestCheckNamesTheRail(t *testing.T) {
 		"route":   "route del default dev net1-2 table 102",
 	} {
 		w := newRailsWorld(t)
-		pod := w.fake.Pod(podPath("c1"))
-		res, err := w.node().Add(ctx, w.request("c1", "net1", ""))
-		if err != nil {
-			t.Fatal(err)
-		}
+		res := w.mustCome("c1")
 		ip := res.IPs[4].Address
 		switch name {
 		case "address":
@@ -166,8 +148,8 @@ func TestCheckNamesTheRail(t *testing.T) {
 		case "rule":
 			damage = fmt.Sprintf("rule del from %s/32 lookup 102 priority 32000", ip.IP)
 		}
-		pod.IP(damage)
-		err = w.node().Check(ctx, w.request("c1", "net1", ""))
+		w.pod.IP(damage)
+		err := w.node().Check(ctx, w.request("c1", "net1", ""))
 		if err == nil || !strings.Contains(err.Error(), `rail "2 (net1-2)"`) || strings.Contains(err.Error(), `rail "1 `) {
 			t.Errorf("%s: got %v, want findings of rail 2 alone", name, err)
 		}
@@ -177,16 +159,11 @@ func TestCheckNamesTheRail(t *testing.T) {
 func TestDELWithoutARecordRemovesAllRails(t *testing.T) {
 	t.Parallel()
 	w := newRailsWorld(t)
-	w.fake.Pod(podPath("c1"))
-	if _, err := w.node().Add(ctx, w.request("c1", "net1", "")); err != nil {
-		t.Fatal(err)
-	}
+	w.mustCome("c1")
 	if err := os.RemoveAll(filepath.Join(w.dir, "attachments", "c1")); err != nil {
 		t.Fatal(err)
 	}
-	if err := w.node().Del(ctx, w.del("c1", "net1")); err != nil {
-		t.Error(err)
-	}
+	w.mustLeave("c1")
 	w.mustBeEmpty("after DEL")
 }
 
@@ -204,10 +181,7 @@ func TestARailIsSkippedIfItsNICHasNoSubnet(t *testing.T) {
 		t.Errorf("got %v, want code %d that names the rail", err, cnierr.BadParent)
 	}
 	w.mustBeEmpty("after an ADD that failed")
-	res, err := w.node().Add(ctx, w.request("c1", "net1", `, "minRails": 1`))
-	if err != nil {
-		t.Fatal(err)
-	}
+	res := w.mustAdd(w.request("c1", "net1", `, "minRails": 1`))
 	if got := told(res); len(got) != 1 || !strings.HasPrefix(got[0], "net1-1 10.2.0.") {
 		t.Errorf("got %v, want net1-1 alone", got)
 	}
@@ -221,9 +195,7 @@ func TestARailWithAFullGIDTableIsLeftOut(t *testing.T) {
 		w.mode = conf.RDMAAuto
 		w.hca.each, w.hca.tables = true, newGIDTables(size, each, 0, 8, 0)
 		w.fake.Pod(podPath("c1"))
-		if _, err := w.node().Add(ctx, w.request("c1", "net1", `, "minRails": 2`)); err != nil {
-			t.Fatal(err)
-		}
+		w.mustAdd(w.request("c1", "net1", `, "minRails": 2`))
 		rec, err := record.Store{Dir: w.dir, BootID: w.boot}.Load(c1)
 		if err != nil || len(rec.LeftOut) != 1 || !strings.Contains(rec.LeftOut[0], "rail \"1 (net1-1)\"") || !strings.Contains(rec.LeftOut[0], "its GID table is full") {
 			t.Errorf("the record says %q, %v", rec.LeftOut, err)
@@ -312,10 +284,7 @@ func TestRequestedAddressesGoToTheirRails(t *testing.T) {
 	t.Parallel()
 	w := newRailsWorld(t)
 	w.fake.Pod(podPath("c1"))
-	res, err := w.node().Add(ctx, w.request("c1", "net1", `, "runtimeConfig": {"ips": ["172.16.13.4", "172.16.11.2"]}`))
-	if err != nil {
-		t.Fatal(err)
-	}
+	res := w.mustAdd(w.request("c1", "net1", `, "runtimeConfig": {"ips": ["172.16.13.4", "172.16.11.2"]}`))
 	got := told(res)
 	want := func(s string) bool {
 		return slices.ContainsFunc(got, func(line string) bool { return strings.HasPrefix(line, s) })
@@ -331,9 +300,7 @@ func TestCheckOfSeveralRailsSeesWhatBelongsToNoInterface(t *testing.T) {
 	w := newRailsWorld(t)
 	w.fake.Pod(podPath("c1"))
 	req := w.request("c1", "net1", "")
-	if _, err := w.node().Add(ctx, req); err != nil {
-		t.Fatal(err)
-	}
+	w.mustAdd(req)
 	rec, err := w.node().Records.Load(c1)
 	if err != nil {
 		t.Fatal(err)
@@ -347,7 +314,5 @@ func TestCheckOfSeveralRailsSeesWhatBelongsToNoInterface(t *testing.T) {
 		t.Errorf("the host lacks a route: CHECK says %v", err)
 	}
 	w.fake.Host().IP("route add 10.9.0.0/24 dev ens1 table 200 proto 82 scope link")
-	if err := w.node().Check(ctx, req); err != nil {
-		t.Errorf("the host has all: %v", err)
-	}
+	w.mustCheck(req)
 }

@@ -50,16 +50,6 @@ func crashesWithRDMA(t *testing.T, fn func(w *world, when string)) {
 	}
 }
 
-func TestDelBringsTheDeviceBackAfterACrashAtEveryOp(t *testing.T) {
-	t.Parallel()
-	crashesWithRDMA(t, func(w *world, when string) {
-		if err := w.node().Del(ctx, w.del("c1", "net1")); err != nil {
-			t.Errorf("DEL %s: %v", when, err)
-		}
-		w.mustBeEmpty("after DEL " + when)
-	})
-}
-
 func TestDelBringsTheDeviceBackWhenTheNamespaceIsGone(t *testing.T) {
 	t.Parallel()
 	crashesWithRDMA(t, func(w *world, when string) {
@@ -68,9 +58,7 @@ func TestDelBringsTheDeviceBackWhenTheNamespaceIsGone(t *testing.T) {
 		if w.hca.in == (netns.ID{}) {
 			w.hca.name = device.Name
 		}
-		if err := w.node().Del(ctx, w.del("c1", "net1")); err != nil {
-			t.Errorf("DEL %s: %v", when, err)
-		}
+		w.mustLeave("c1", when)
 		w.mustBeEmpty("after DEL " + when)
 	})
 }
@@ -86,25 +74,11 @@ func TestGCBringsTheDeviceBack(t *testing.T) {
 	})
 }
 
-func TestAddTakesTheDeviceAgainAfterACrashAtEveryOp(t *testing.T) {
-	t.Parallel()
-	crashesWithRDMA(t, func(w *world, when string) {
-		if _, err := w.node().Add(ctx, w.request("c1", "net1", "")); err != nil {
-			t.Errorf("ADD %s: %v", when, err)
-		}
-		if err := w.node().Check(ctx, w.request("c1", "net1", "")); err != nil {
-			t.Errorf("CHECK after ADD %s: %v", when, err)
-		}
-	})
-}
-
 // TestStatusCountsARailWhoseDeviceAPodHas as one that serves: the others are looked at, too.
 func TestStatusCountsARailWhoseDeviceAPodHas(t *testing.T) {
 	t.Parallel()
 	w := exclusive(t)
-	if _, err := w.node().Add(ctx, w.request("c1", "net1", "")); err != nil {
-		t.Fatal(err)
-	}
+	w.mustAdd(w.request("c1", "net1", ""))
 	w.fake.NIC("ens3", conf.MAC{0x52, 0x54, 0, 0, 0, 3})
 	w.mode, w.hca.each = conf.RDMAOff, true
 	status := func(least int, masters string) error {
@@ -145,9 +119,7 @@ func TestErrorOfTheSecondPodNamesThePodThatHasTheDevice(t *testing.T) {
 	t.Parallel()
 	w := exclusive(t)
 	w.fake.Pod(podPath("c2"))
-	if _, err := w.node().Add(ctx, w.request("c1", "net1", "")); err != nil {
-		t.Fatal(err)
-	}
+	w.mustAdd(w.request("c1", "net1", ""))
 	_, err := w.node().Add(ctx, w.request("c2", "net1", ""))
 	if cnierr.CodeOf(err) != cnierr.RDMAHeld || !strings.Contains(err.Error(), `"c1"`) {
 		t.Errorf("got %v, want code %d that names c1", err, cnierr.RDMAHeld)
@@ -156,9 +128,7 @@ func TestErrorOfTheSecondPodNamesThePodThatHasTheDevice(t *testing.T) {
 		t.Errorf("STATUS while a pod has the device: %v", err)
 	}
 	for _, id := range []string{"c1", "c2"} {
-		if err := w.node().Del(ctx, w.del(id, "net1")); err != nil {
-			t.Error(err)
-		}
+		w.mustLeave(id)
 	}
 	w.mustBeEmpty("after DEL of both")
 }
@@ -167,24 +137,14 @@ func TestALateDelLeavesTheDeviceToTheNextPod(t *testing.T) {
 	t.Parallel()
 	w := exclusive(t)
 	w.fake.Pod(podPath("c2"))
-	if _, err := w.node().Add(ctx, w.request("c1", "net1", "")); err != nil {
-		t.Fatal(err)
-	}
+	w.mustAdd(w.request("c1", "net1", ""))
 	w.fake.RemovePod(podPath("c1"))
 	w.hca.in = netns.ID{} // the kernel brings it home
 	w.now++
-	if _, err := w.node().Add(ctx, w.request("c2", "net1", "")); err != nil {
-		t.Fatal(err)
-	}
-	if err := w.node().Del(ctx, w.del("c1", "net1")); err != nil {
-		t.Errorf("the late DEL: %v", err)
-	}
-	if err := w.node().Check(ctx, w.request("c2", "net1", "")); err != nil {
-		t.Errorf("CHECK of the next pod: %v", err)
-	}
-	if err := w.node().Del(ctx, w.del("c2", "net1")); err != nil {
-		t.Error(err)
-	}
+	w.mustAdd(w.request("c2", "net1", ""))
+	w.mustLeave("c1")
+	w.mustBeWhole("c2")
+	w.mustLeave("c2")
 	w.mustBeEmpty("after DEL of both")
 }
 
@@ -192,19 +152,13 @@ func TestDelMovesBackTheDeviceThatAnEarlierPodLost(t *testing.T) {
 	t.Parallel()
 	w := exclusive(t)
 	w.fake.Pod(podPath("c2"))
-	if _, err := w.node().Add(ctx, w.request("c1", "net1", "")); err != nil {
-		t.Fatal(err)
-	}
+	w.mustAdd(w.request("c1", "net1", ""))
 	w.fake.RemovePod(podPath("c1"))
 	w.hca.in = netns.ID{}
 	w.now++
-	if _, err := w.node().Add(ctx, w.request("c2", "net1", "")); err != nil {
-		t.Fatal(err)
-	}
+	w.mustAdd(w.request("c2", "net1", ""))
 	for _, id := range []string{"c2", "c1"} { // the other way round
-		if err := w.node().Del(ctx, w.del(id, "net1")); err != nil {
-			t.Errorf("DEL of %s: %v", id, err)
-		}
+		w.mustLeave(id)
 	}
 	w.mustBeEmpty("after DEL of both")
 }
@@ -212,9 +166,7 @@ func TestDelMovesBackTheDeviceThatAnEarlierPodLost(t *testing.T) {
 func TestRepairMovesTheDeviceOfADeadNamespaceBack(t *testing.T) {
 	t.Parallel()
 	w := exclusive(t)
-	if _, err := w.node().Add(ctx, w.request("c1", "net1", "")); err != nil {
-		t.Fatal(err)
-	}
+	w.mustAdd(w.request("c1", "net1", ""))
 	w.fake.RemovePod(podPath("c1"))
 	w.hca.name = "renamed-by-the-pod"
 	_, err := w.repairs().Repair(ctx, c1)
@@ -224,9 +176,7 @@ func TestRepairMovesTheDeviceOfADeadNamespaceBack(t *testing.T) {
 	if w.hca.in != (netns.ID{}) || w.hca.name != device.Name {
 		t.Errorf("the device is in %v as %q", w.hca.in, w.hca.name)
 	}
-	if err := w.node().Del(ctx, w.del("c1", "net1")); err != nil {
-		t.Error(err)
-	}
+	w.mustLeave("c1")
 	w.mustBeEmpty("after DEL")
 }
 
@@ -244,9 +194,7 @@ func TestAFullTableOfGIDsLeavesNothing(t *testing.T) {
 func TestTheRecordSaysWhereTheGIDsAre(t *testing.T) {
 	t.Parallel()
 	w := exclusive(t)
-	if _, err := w.node().Add(ctx, w.request("c1", "net1", "")); err != nil {
-		t.Fatal(err)
-	}
+	w.mustAdd(w.request("c1", "net1", ""))
 	rec, err := record.Store{Dir: w.dir, BootID: w.boot}.Load(c1)
 	if err != nil {
 		t.Fatal(err)

@@ -12,6 +12,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/roce-cni/roce-cni/pkg/base/cnierr"
+	"github.com/roce-cni/roce-cni/pkg/base/netns"
 	"github.com/roce-cni/roce-cni/pkg/plugin/conf"
 	"github.com/roce-cni/roce-cni/pkg/plugin/record"
 )
@@ -27,11 +28,12 @@ func TestARecordOfAnotherBootIsOnlyRemoved(t *testing.T) {
 		} {
 			w := fresh(t)
 			w.now = time.Hour
-			w.mustAdd("c1")
+			w.mustCome("c1")
 			w.fake.RemovePod(podPath("c1"))
+			w.hca.in = netns.ID{}
 			w.boot, w.now = "5f0c2d1e-8a3b-4c6d-9e7f-000000000002", time.Minute
 			w.services("10.96.0.0/12", "fd00:96::/108")
-			w.mustAdd("c2")
+			w.mustCome("c2")
 			pods, host := w.fake.String(), w.fake.Host().String()
 			w.crash = 1 // an operation panics
 			err := end(w)
@@ -48,7 +50,7 @@ func TestARecordOfAnotherBootIsOnlyRemoved(t *testing.T) {
 			if err := w.node().Check(ctx, w.request("c2", "net1", "")); err != nil {
 				t.Errorf("CHECK of the other pod after %s: %v", name, err)
 			}
-			w.mustLeave("c2", "")
+			w.mustLeave("c2")
 			w.mustBeEmpty("after " + name + " of one pod and DEL of the other")
 		}
 	})
@@ -63,9 +65,7 @@ func TestTheNamespaceOfARecordOfAnotherBootIsAnotherOne(t *testing.T) {
 	pod := w.fake.Pod(podPath("c1"))
 	add := func() {
 		t.Helper()
-		if _, err := w.node().Add(ctx, w.request("c1", "net1", "")); err != nil {
-			t.Fatal(err)
-		}
+		w.mustAdd(w.request("c1", "net1", ""))
 	}
 	add()
 	whole := w.fake.String()
@@ -89,14 +89,12 @@ func TestAVLANThatTheOperatorMakesBetweenTwoADDsStays(t *testing.T) {
 		"GC":  func(w *world, id string) error { return w.node().GC(ctx, w.gc("rail", c1Unless(id)...)) },
 	} {
 		w := newVLANWorld(t)
-		w.mustAdd("c1")
+		w.mustCome("c1")
 		w.fake.Host().IP("link del ens1.120")
 		w.fake.Host().IP("link add link ens1 name ens1.120 type vlan id 120")
 		w.fake.Host().IP("link set ens1.120 up")
-		w.mustAdd("c2")
-		if err := w.node().Check(ctx, w.request("c2", "net1", "")); err != nil {
-			t.Errorf("CHECK of the pod on the operator's VLAN: %v", err)
-		}
+		w.mustCome("c2")
+		w.mustBeWhole("c2")
 		for _, id := range []string{"c2", "c1"} {
 			if err := end(w, id); err != nil {
 				t.Errorf("%s of %s: %v", name, id, err)

@@ -54,9 +54,7 @@ func TestPodsOfADeviceThatWasMadeAgainGetTheirIndexesBack(t *testing.T) {
 func (w *world) repairsAfterReset(fillersLast bool) {
 	t := w.t
 	w.comeEqual("c0", "c1", "c2")
-	if err := w.node().Del(ctx, w.del("c0", "net1")); err != nil {
-		t.Fatal(err)
-	}
+	w.mustLeave("c0")
 	before, pods := [][][]int{w.indexes("c1"), w.indexes("c2")}, w.fake.String()
 	if r := w.repairs().Remade(ctx); len(r) > 0 {
 		t.Errorf("before the reset: %v", r)
@@ -110,9 +108,7 @@ func TestAResetThatFailsLeavesNoPodWithoutAddresses(t *testing.T) {
 	try := func(spoil func(*world) context.Context) (calls int) {
 		w := promising(t, `"equal"`, newGIDTables(64, 1, 2, 0, 1))
 		w.comeEqual("c0", "c1", "c2")
-		if err := w.node().Del(ctx, w.del("c0", "net1")); err != nil {
-			t.Fatal(err)
-		}
+		w.mustLeave("c0")
 		was, pods := [][][]int{w.indexes("c1"), w.indexes("c2")}, w.fake.String()
 		w.reset(false)
 		ports := w.repairs().Remade(ctx)
@@ -161,9 +157,7 @@ func TestResetDoesNotStopAnADD(t *testing.T) {
 	t.Parallel()
 	w := promising(t, `"equal"`, newGIDTables(64, 1, 2, 0, 1))
 	w.comeEqual("c0", "c1")
-	if err := w.node().Del(ctx, w.del("c0", "net1")); err != nil {
-		t.Fatal(err)
-	}
+	w.mustLeave("c0")
 	w.reset(false)
 	records := w.node().Records
 	unlock, err := records.Lock(ctx, c1.ContainerID)
@@ -195,17 +189,13 @@ func TestResetLeavesOutAPodThatHasGone(t *testing.T) {
 	t.Parallel()
 	w := promising(t, `"equal"`, newGIDTables(64, 1, 2, 0, 1))
 	w.comeEqual("c0", "c1", "c2", "c3")
-	if err := w.node().Del(ctx, w.del("c0", "net1")); err != nil {
-		t.Fatal(err)
-	}
+	w.mustLeave("c0")
 	w.reset(false)
 	remade := w.repairs().Remade(ctx)
 	if len(remade) != 1 || len(remade[0].Pods) != 3 {
 		t.Fatalf("got %v, want one port with three pods", remade)
 	}
-	if err := w.node().Del(ctx, w.del("c2", "net1")); err != nil {
-		t.Fatal(err)
-	}
+	w.mustLeave("c2")
 	w.fake.RemovePod(podPath("c3"))
 	if err := w.repairs().Reset(ctx, remade, w.repairEach); err != nil {
 		t.Error(err)

@@ -27,11 +27,7 @@ var c1 = conf.Attachment{ContainerID: "c1", IfName: "net1"}
 func attached(t *testing.T) (w *world, v4, v6 string) {
 	t.Helper()
 	w = newWorld(t)
-	w.pod = w.fake.Pod(podPath("c1"))
-	res, err := w.node().Add(ctx, w.request("c1", "net1", ""))
-	if err != nil {
-		t.Fatal(err)
-	}
+	res := w.mustCome("c1")
 	w.wire.asked = nil
 	return w, res.IPs[0].Address.IP.String(), res.IPs[1].Address.IP.String()
 }
@@ -244,9 +240,7 @@ func TestRepairOfARenamedInterfaceSaysWhatCheckSays(t *testing.T) {
 	}
 	w.pod.IP("link set net1 down")
 	w.pod.IP("link set net1 name foo")
-	if err := w.node().Del(ctx, w.del("c1", "net1")); err != nil {
-		t.Error(err)
-	}
+	w.mustLeave("c1")
 	w.mustBeEmpty("after DEL of a renamed interface")
 }
 
@@ -295,17 +289,14 @@ func TestARailThatCannotBeRestoredDoesNotHoldUpTheOthers(t *testing.T) {
 			w := newRailsWorld(t)
 			n := w.repairs()
 			n.RoutingOnly = routingOnly
-			pod := w.fake.Pod(podPath("c1"))
-			if _, err := w.node().Add(ctx, w.request("c1", "net1", "")); err != nil {
-				t.Fatal(err)
-			}
+			w.mustCome("c1")
 			if d.host != "" {
 				w.fake.Host().IP("link set ens2 down")
 				w.fake.Host().IP(d.host)
 			}
-			pod.IP("link set net1-1 down")
-			pod.IP(d.pod)
-			pod.IP("route del default dev net1-2 table 102")
+			w.pod.IP("link set net1-1 down")
+			w.pod.IP(d.pod)
+			w.pod.IP("route del default dev net1-2 table 102")
 			lost, err := n.Lost(ctx, c1)
 			if err == nil || !strings.Contains(err.Error(), `rail "1 (net1-1)"`) || len(lost) != 1 {
 				t.Fatalf("Lost: %v, %v: want the route of net1-2, and why not rail 1", lost.Commands("pod"), err)
@@ -334,9 +325,7 @@ func TestARenamedRDMADeviceIsNoDamage(t *testing.T) {
 	if changed, err := w.repairs().CheckRecord(ctx, c1); err != nil || len(changed) != 3 || !strings.Contains(changed[0].Error(), "want name mlx5_0, got rocep1s0f0") {
 		t.Errorf("check: got %v, %v", changed, err)
 	}
-	if err := w.node().Check(ctx, w.request("c1", "net1", "")); err != nil {
-		t.Errorf("CHECK: %v", err)
-	}
+	w.mustBeWhole("c1")
 	before := w.indexes("c1")
 	w.lose("net1", "0.0.0.0/0")
 	if done, err := w.repairs().Repair(ctx, c1); err != nil || len(done) == 0 {

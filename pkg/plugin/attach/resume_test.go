@@ -15,11 +15,8 @@ import (
 func TestAddThatFailsWhereAnEarlierOneStoodLeavesNothing(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
-	pod := w.fake.Pod(podPath("c1"))
-	if _, err := w.node().Add(ctx, w.request("c1", "net1", "")); err != nil {
-		t.Fatal(err)
-	}
-	pod.IP("link del net1")
+	w.mustCome("c1")
+	w.pod.IP("link del net1")
 	w.fake.Host().IP("link del ens1")
 	_, err := w.node().Add(ctx, w.request("c1", "net1", ""))
 	if err == nil || cnierr.CodeOf(err) != cnierr.BadParent {
@@ -31,10 +28,7 @@ func TestAddThatFailsWhereAnEarlierOneStoodLeavesNothing(t *testing.T) {
 func TestInterfaceOfAnotherNetworkIsNotTakenForOurs(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
-	w.fake.Pod(podPath("c1"))
-	if _, err := w.node().Add(ctx, w.request("c1", "net1", "")); err != nil {
-		t.Fatal(err)
-	}
+	w.mustCome("c1")
 	kernel, leases := w.fake.String(), w.leases()
 	other := w.request("c1", "net1", "")
 	other.Network = "other"

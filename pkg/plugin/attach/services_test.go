@@ -57,9 +57,7 @@ func TestPodsReachTheServicesThatTheAgentHasWritten(t *testing.T) {
 	if err := add("c1"); err != nil { // again
 		t.Error(err)
 	}
-	if err := w.node().Check(ctx, w.request("c1", "eth0", "")); err != nil {
-		t.Error(err)
-	}
+	w.mustCheck(w.request("c1", "eth0", ""))
 	reaches("c1", before...)
 }
 
@@ -87,9 +85,7 @@ func TestWithoutTheServicesOfTheClusterNoPodStarts(t *testing.T) {
 				t.Errorf("STATUS: got %v, want code %d", err, cnierr.NotAvailable)
 			}
 			w.services("10.96.0.0/12")
-			if _, err := w.node().Add(ctx, req); err != nil {
-				t.Error(err)
-			}
+			w.mustAdd(req)
 		})
 	}
 }

@@ -49,13 +49,6 @@ func (w *world) mustShare(want bool, when string) {
 	}
 }
 
-func (w *world) mustLeave(id, when string) {
-	w.t.Helper()
-	if err := w.node().Del(ctx, w.del(id, "net1")); err != nil {
-		w.t.Errorf("DEL of %s %s: %v", id, when, err)
-	}
-}
-
 func TestTheLastAttachmentUndoesWhatIsShared(t *testing.T) {
 	t.Parallel()
 	for _, gone := range []bool{false, true} {
@@ -67,9 +60,9 @@ func TestTheLastAttachmentUndoesWhatIsShared(t *testing.T) {
 			w.fake.RemovePod(podPath("c1"))
 			w.fake.RemovePod(podPath("c2"))
 		}
-		w.mustLeave("c1", "")
+		w.mustLeave("c1")
 		w.mustShare(true, "after the first DEL")
-		w.mustLeave("c2", "")
+		w.mustLeave("c2")
 		w.mustShare(false, "after the last DEL")
 		w.mustBeEmpty("after the last DEL")
 	}
@@ -163,7 +156,7 @@ func TestAForeignThingIsNeitherSharedNorRemoved(t *testing.T) {
 	if cnierr.CodeOf(err) != cnierr.RouteTaken || !strings.Contains(err.Error(), "10.9.0.0/24") {
 		t.Errorf("got %v, want code %d that names the route", err, cnierr.RouteTaken)
 	}
-	w.mustLeave("c1", "")
+	w.mustLeave("c1")
 	if got := w.fake.Host().String(); got != before {
 		t.Errorf("the host has\n%s\nwant\n%s", got, before)
 	}
@@ -177,7 +170,7 @@ func TestWhatAnUnreadableRecordMayShareStays(t *testing.T) {
 		t.Fatal(err)
 	}
 	write(t, filepath.Join(w.dir, "attachments", "c1", "net1.json"), "{")
-	w.mustLeave("c2", "")
+	w.mustLeave("c2")
 	w.mustShare(true, "beside an unreadable record")
 }
 
@@ -192,9 +185,9 @@ func TestRepairDoesWhatIsSharedAgain(t *testing.T) {
 		t.Errorf("did %v, %v, want one operation", done, err)
 	}
 	w.mustShare(true, "after Repair")
-	w.mustLeave("c2", "")
+	w.mustLeave("c2")
 	w.mustShare(true, "after DEL of c2")
-	w.mustLeave("c1", "")
+	w.mustLeave("c1")
 	w.mustShare(false, "after both DELs")
 }
 

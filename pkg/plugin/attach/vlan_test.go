@@ -44,28 +44,20 @@ func (w *world) mustHaveVLANs(want bool, when string) {
 	}
 }
 
-func (w *world) mustAdd(id string) {
-	w.t.Helper()
-	w.fake.Pod(podPath(id))
-	if _, err := w.node().Add(ctx, w.request(id, "net1", "")); err != nil {
-		w.t.Fatalf("ADD to %s: %v", id, err)
-	}
-}
-
 func TestVLANsGoWithTheLastPod(t *testing.T) {
 	t.Parallel()
 	for _, gone := range []bool{false, true} {
 		w := newVLANWorld(t)
-		w.mustAdd("c1")
-		w.mustAdd("c2")
+		w.mustCome("c1")
+		w.mustCome("c2")
 		w.mustHaveVLANs(true, "after two ADDs")
 		if gone {
 			w.fake.RemovePod(podPath("c1"))
 			w.fake.RemovePod(podPath("c2"))
 		}
-		w.mustLeave("c1", "")
+		w.mustLeave("c1")
 		w.mustHaveVLANs(true, "after the first DEL")
-		w.mustLeave("c2", "")
+		w.mustLeave("c2")
 		w.mustLeave("c2", "again")
 		w.mustHaveVLANs(false, "after the last DEL")
 		w.mustBeEmpty("after the last DEL")
@@ -87,22 +79,16 @@ func TestALinkOnAVLANGoesWithItsPod(t *testing.T) {
 		}
 	}
 	for i, id := range []string{"c1", "c2"} {
-		w.mustAdd(id)
+		w.mustCome(id)
 		mustHaveLinks(i+1, "after ADD to "+id)
-		if err := w.node().Check(ctx, w.request(id, "net1", "")); err != nil {
-			t.Errorf("CHECK of %s: %v", id, err)
-		}
+		w.mustBeWhole(id)
 	}
-	w.mustLeave("c1", "")
+	w.mustLeave("c1")
 	w.mustLeave("c1", "again")
 	w.mustHaveVLANs(true, "after the first DEL")
 	mustHaveLinks(1, "after the first DEL")
-	if err := w.node().Check(ctx, w.request("c2", "net1", "")); err != nil {
-		t.Errorf("CHECK after the DEL of the other pod: %v", err)
-	}
-	if err := w.node().GC(ctx, w.gc("rail")); err != nil {
-		t.Errorf("GC: %v", err)
-	}
+	w.mustBeWhole("c2")
+	w.mustGC("rail")
 	w.mustHaveVLANs(false, "after GC without valid attachments")
 	mustHaveLinks(0, "after GC without valid attachments")
 	w.mustLeave("c2", "after GC")
@@ -114,23 +100,23 @@ func TestALinkOnAVLANGoesWithItsPod(t *testing.T) {
 func TestVLANsGoOnlyWithTheLastRecord(t *testing.T) {
 	t.Parallel()
 	w := newVLANWorld(t)
-	w.mustAdd("c1")
+	w.mustCome("c1")
 	w.fake.Host().IP("link set ens1 address 02:00:00:00:00:77")
-	w.mustAdd("c2")
+	w.mustCome("c2")
 	w.mustLeave("c1", "after a new MAC")
 	w.mustHaveVLANs(true, "after the first DEL")
-	w.mustLeave("c2", "")
+	w.mustLeave("c2")
 	w.mustHaveVLANs(false, "after the last DEL")
 }
 
 func TestAVLANIsLeftToTheOperator(t *testing.T) {
 	t.Parallel()
 	w := newVLANWorld(t)
-	w.mustAdd("c1")
+	w.mustCome("c1")
 	w.fake.Host().IP(`link set ens1.120 alias ""`)
-	w.mustAdd("c2")
-	w.mustLeave("c1", "")
-	w.mustLeave("c2", "")
+	w.mustCome("c2")
+	w.mustLeave("c1")
+	w.mustLeave("c2")
 	if host := w.fake.Host().String(); !strings.Contains(host, "ens1.120") || strings.Contains(host, "ens3.120") {
 		t.Errorf("want ens1.120 to stay and ens3.120 to go, got\n%s", host)
 	}
@@ -148,7 +134,7 @@ func TestAVLANOfTheOperatorCostsNothing(t *testing.T) {
 	calls := map[*world]int{}
 	for _, w := range []*world{plain, onVLANs} {
 		before := w.fake.Calls()
-		w.mustAdd("c1")
+		w.mustCome("c1")
 		calls[w] = w.fake.Calls() - before
 	}
 	if calls[plain] == 0 || calls[plain] != calls[onVLANs] {
@@ -160,7 +146,7 @@ func TestADDsAndDELsAtOnceKeepTheirVLANs(t *testing.T) {
 	t.Parallel()
 	for range 20 {
 		w := newVLANWorld(t)
-		w.mustAdd("c1")
+		w.mustCome("c1")
 		w.fake.Pod(podPath("c2"))
 		req := w.request("c2", "net1", "")
 		var both sync.WaitGroup
@@ -172,10 +158,8 @@ func TestADDsAndDELsAtOnceKeepTheirVLANs(t *testing.T) {
 			t.Fatalf("ADD beside the DEL of the last pod: %v", err)
 		}
 		w.mustHaveVLANs(true, "after ADD beside DEL")
-		if err := w.node().Check(ctx, req); err != nil {
-			t.Errorf("CHECK after ADD beside DEL: %v", err)
-		}
-		w.mustLeave("c2", "")
+		w.mustCheck(req)
+		w.mustLeave("c2")
 		w.mustBeEmpty("after the last DEL")
 	}
 }
@@ -183,7 +167,7 @@ func TestADDsAndDELsAtOnceKeepTheirVLANs(t *testing.T) {
 func TestRepairMakesAVLANAgain(t *testing.T) {
 	t.Parallel()
 	w := newVLANWorld(t)
-	w.mustAdd("c1")
+	w.mustCome("c1")
 	before, host := w.fake.String(), w.fake.Host().String()
 	w.fake.Host().IP("link del ens1.120")
 	if err := w.node().Check(ctx, w.request("c1", "net1", "")); err == nil || !strings.Contains(err.Error(), "ens1.120") {
@@ -193,13 +177,11 @@ func TestRepairMakesAVLANAgain(t *testing.T) {
 	if _, err := w.repairs().Repair(ctx, at); err != nil {
 		t.Fatalf("repair: %v", err)
 	}
-	if err := w.node().Check(ctx, w.request("c1", "net1", "")); err != nil {
-		t.Errorf("CHECK after repair: %v", err)
-	}
+	w.mustBeWhole("c1")
 	if len(w.fake.String()) != len(before) || len(w.fake.Host().String()) != len(host) {
 		t.Errorf("after repair:\n%s%s\nwant\n%s%s", w.fake, w.fake.Host(), before, host)
 	}
-	w.mustLeave("c1", "")
+	w.mustLeave("c1")
 	w.mustBeEmpty("after DEL")
 }
 
@@ -207,7 +189,7 @@ func TestAFailedADDLeavesTheVLANsOfOthers(t *testing.T) {
 	t.Parallel()
 	for i := 1; ; i++ {
 		w := newVLANWorld(t)
-		w.mustAdd("c1")
+		w.mustCome("c1")
 		w.fake.Pod(podPath("c2"))
 		calls := w.fake.Calls()
 		w.fake.FailAt(i, errFault)
@@ -219,7 +201,7 @@ func TestAFailedADDLeavesTheVLANsOfOthers(t *testing.T) {
 			t.Errorf("failing at call %d: %v", i, err)
 		}
 		w.mustHaveVLANs(true, "after an ADD that failed")
-		w.mustLeave("c1", "")
+		w.mustLeave("c1")
 		w.mustBeEmpty("after DEL")
 	}
 }

@@ -4,6 +4,7 @@
 package attach_test
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -15,6 +16,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	current "github.com/containernetworking/cni/pkg/types/100"
 
 	"github.com/roce-cni/roce-cni/pkg/base/cnierr"
 	"github.com/roce-cni/roce-cni/pkg/base/netns"
@@ -52,6 +55,9 @@ type world struct {
 	// config is the network's, for a mode of RDMA, a folder and more members.
 	config string
 	log    *slog.Logger
+	// plugins is CNI_PATH, for networks with another IPAM plugin; "": there is none.
+	plugins string
+	stderr  bytes.Buffer // what such a plugin says there
 	// crash panics at the n-th operation from now, as a process that is killed
 	// does nothing any more; 0 never.
 	crash int
@@ -99,7 +105,10 @@ func newIpvlanWorld(t *testing.T) *world {
 // worlds are the nodes that every failure is tried on. Those of -short have operations of
 // every kind but those of GID indexes.
 func worlds() map[string]func(*testing.T) *world {
-	all := map[string]func(*testing.T) *world{"one rail": newWorld, "three rails": newRailsWorld, "promised GID indexes": newPromisedWorld, "host link": newLinkedWorld, "ipvlan": newIpvlanWorld, "a link on VLANs": newLinkedVLANWorld}
+	all := map[string]func(*testing.T) *world{
+		"another IPAM plugin": func(t *testing.T) *world { return newForeign(t).world }, "an RDMA device": exclusive,
+		"one rail": newWorld, "three rails": newRailsWorld, "promised GID indexes": newPromisedWorld, "host link": newLinkedWorld, "ipvlan": newIpvlanWorld, "a link on VLANs": newLinkedVLANWorld,
+	}
 	if testing.Short() {
 		delete(all, "three rails")
 		delete(all, "promised GID indexes")
@@ -121,9 +130,9 @@ func inEachWorld(t *testing.T, fn func(t *testing.T, fresh func(*testing.T) *wor
 	}
 }
 
-// node returns the node as a new process sees it.
-func (w *world) node() attach.Node {
-	return attach.Node{
+// node returns the node as a new process sees it that was called with environ.
+func (w *world) node(environ ...string) attach.Node {
+	n := attach.Node{
 		ID:      "machine/host",
 		Machine: machine{w},
 		Fillers: plan.FillerNetns, RemoveFillers: !w.keep,
@@ -133,6 +142,15 @@ func (w *world) node() attach.Node {
 		Records:   record.Store{Dir: w.dir, BootID: w.boot},
 		Log:       w.log,
 	}
+	if w.plugins != "" {
+		n.Addresses.Plugins = lease.Plugins{
+			Path:    []string{"", "/nowhere", w.plugins},
+			Environ: append([]string{"PATH=" + os.Getenv("PATH")}, environ...),
+			Stderr:  &w.stderr,
+			Guard:   n.Records.Guard,
+		}
+	}
+	return n
 }
 
 // repairs returns the attachments of the node, to be repaired.
@@ -373,7 +391,56 @@ func (w *world) del(id, ifName string) conf.Del {
 	return d
 }
 
-// leases returns the leased addresses, as address and owner.
+// mustCome is an ADD of net1 to a pod that is new. The pod is the one that tests damage.
+func (w *world) mustCome(id string) *current.Result {
+	w.t.Helper()
+	w.pod = w.fake.Pod(podPath(id))
+	return w.mustAdd(w.request(id, "net1", ""))
+}
+
+func (w *world) mustAdd(req conf.Request) *current.Result {
+	w.t.Helper()
+	res, err := w.node().Add(ctx, req)
+	if err != nil {
+		w.t.Fatalf("ADD of %v: %v", req.Attachment, err)
+	}
+	return res
+}
+
+// mustBeWhole is a CHECK of net1 of a pod.
+func (w *world) mustBeWhole(id string) {
+	w.t.Helper()
+	w.mustCheck(w.request(id, "net1", ""))
+}
+
+func (w *world) mustCheck(req conf.Request) {
+	w.t.Helper()
+	if err := w.node().Check(ctx, req); err != nil {
+		w.t.Errorf("CHECK of %v: %v", req.Attachment, err)
+	}
+}
+
+// mustLeave is a DEL of net1 of a pod.
+func (w *world) mustLeave(id string, when ...string) {
+	w.t.Helper()
+	w.mustDel(w.del(id, "net1"), when...)
+}
+
+func (w *world) mustDel(d conf.Del, when ...string) {
+	w.t.Helper()
+	if err := w.node().Del(ctx, d); err != nil {
+		w.t.Errorf("DEL of %v %v: %v", d.Attachment, when, err)
+	}
+}
+
+func (w *world) mustGC(network string, valid ...conf.Attachment) {
+	w.t.Helper()
+	if err := w.node().GC(ctx, w.gc(network, valid...)); err != nil {
+		w.t.Errorf("GC: %v", err)
+	}
+}
+
+// leases returns the leased addresses, as address and owner, and the files of another plugin.
 func (w *world) leases() []string {
 	w.t.Helper()
 	entries, err := w.book().List(context.Background(), "")
@@ -386,7 +453,20 @@ func (w *world) leases() []string {
 			out = append(out, fmt.Sprintf("%s %s/%s", e.Addr, e.Owner.ContainerID, e.Owner.IfName))
 		}
 	}
+	for _, f := range w.held() {
+		out = append(out, filepath.Base(f))
+	}
 	return out
+}
+
+// held returns the leases of another IPAM plugin.
+func (w *world) held() []string {
+	w.t.Helper()
+	l, err := filepath.Glob(filepath.Join(w.plugins, "lease-*"))
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	return l
 }
 
 // files returns what is in the folder of records.
@@ -408,6 +488,15 @@ func (w *world) files() []string {
 // mustBeEmpty checks that nothing of ours is left anywhere.
 func (w *world) mustBeEmpty(when string) {
 	w.t.Helper()
+	w.mustBeUndone(when)
+	if l := w.leases(); len(l) > 0 {
+		w.t.Errorf("%s, leased: %v", when, l)
+	}
+}
+
+// mustBeUndone is mustBeEmpty but for leases.
+func (w *world) mustBeUndone(when string) {
+	w.t.Helper()
 	if s := w.fake.String(); s != "" {
 		w.t.Errorf("%s, the kernel has:\n%s", when, s)
 	}
@@ -416,9 +505,6 @@ func (w *world) mustBeEmpty(when string) {
 	}
 	if w.hca.in != (netns.ID{}) || w.hca.name != device.Name {
 		w.t.Errorf("%s, the RDMA device is in %v as %q", when, w.hca.in, w.hca.name)
-	}
-	if l := w.leases(); len(l) > 0 {
-		w.t.Errorf("%s, leased: %v", when, l)
 	}
 	if f := w.files(); len(f) > 0 {
 		w.t.Errorf("%s, files: %v", when, f)
