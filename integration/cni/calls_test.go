@@ -69,9 +69,7 @@ func TestTheTraceOfTheRuntimeIsKept(t *testing.T) {
 	traced := func(command, trace string) {
 		t.Helper()
 		_, err := a.node.exec(a.stderr).ExecPlugin(t.Context(), filepath.Join(programs, "roce"), []byte(a.text(t)), append(a.environ(command), "TRACEPARENT="+trace))
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 	}
 	const trace = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-0"
 	traced("ADD", trace+"1\x1b[2J")
@@ -79,9 +77,7 @@ func TestTheTraceOfTheRuntimeIsKept(t *testing.T) {
 	if b, err := os.ReadFile(file); err != nil || !strings.Contains(string(b), `"trace":"`+trace+`1"`) {
 		t.Errorf("the record is %s, %v", b, err)
 	}
-	if err := os.WriteFile(file, []byte("{"), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	must(t, os.WriteFile(file, []byte("{"), 0o600))
 	traced("DEL", trace+"2")
 	traced("ADD", "no trace")
 	got, _, err := calls.File{Dir: w.state}.After("")

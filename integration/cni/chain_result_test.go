@@ -49,8 +49,7 @@ func TestRoceAddsItsRailsToTheResultOfThePluginsBefore(t *testing.T) {
 				}
 				a.mustCheckBehind(t, res)
 				a.mustDel(t)
-				w.noRecords(t)
-				w.nothingLeased(t)
+				w.mustBeClean(t)
 			})
 		}
 	}
@@ -127,8 +126,7 @@ func TestASecondRoceInAListIsRefused(t *testing.T) {
 				t.Errorf("got %+v, want error 7", err)
 			}
 			a.mustDel(t)
-			w.noRecords(t)
-			w.nothingLeased(t)
+			w.mustBeClean(t)
 			if out, err := a.plan(t); err == nil || !strings.Contains(out, "[7]") {
 				t.Errorf("rocectl plan: %v\n%s", err, out)
 			}
@@ -140,12 +138,8 @@ func TestASecondRoceInAListIsRefused(t *testing.T) {
 func (a attachment) plan(t testing.TB) (string, error) {
 	t.Helper()
 	list, err := a.call().List()
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	file := filepath.Join(t.TempDir(), "list.json")
-	if err := os.WriteFile(file, list.Bytes, 0o600); err != nil {
-		t.Fatal(err)
-	}
+	must(t, os.WriteFile(file, list.Bytes, 0o600))
 	return a.node.Run(filepath.Join(programs, "rocectl"), "plan", file)
 }

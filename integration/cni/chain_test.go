@@ -101,9 +101,7 @@ func TestChainedRoceRoutesWhatAnotherPluginMade(t *testing.T) {
 			t.Errorf("rp_filter is %s", got)
 		}
 		defer func() {
-			if err := a.check(t); err != nil {
-				t.Errorf("CHECK of the list: %v", err)
-			}
+			a.mustCheck(t)
 			p.IP(t, fmt.Sprintf("rule del from %s lookup %s priority 32000", v4, table))
 			if err := a.check(t); err == nil || !strings.HasPrefix(err.Msg, "roce[110] ") {
 				t.Errorf("CHECK without a rule: got %v, want roce's finding", err)

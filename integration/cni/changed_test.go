@@ -42,9 +42,7 @@ func TestCheckAcceptsWhatTuningSets(t *testing.T) {
 			a := w.attach(w.rail(0), p, "net1").
 				then(t, map[string]any{"type": "tuning", tune.key: tune.value, "dataDir": t.TempDir()})
 			first := a.mustAdd(t)
-			if err := a.check(t); err != nil {
-				t.Errorf("CHECK of the list: %v", err)
-			}
+			a.mustCheck(t)
 			tuned := p.snapshot(t)
 			w.reportsChanged(t, p, tune.changed)
 			if diff := cmp.Diff(first, a.mustAdd(t)); diff != "" {
@@ -63,8 +61,7 @@ func TestCheckAcceptsWhatTuningSets(t *testing.T) {
 			}
 			a.mustDel(t)
 			p.unchanged(t, before)
-			w.nothingLeased(t)
-			w.noRecords(t)
+			w.mustBeClean(t)
 		})
 	}
 }
@@ -102,9 +99,7 @@ func TestWhatSBRDoesIsNoDamage(t *testing.T) {
 			before := p.snapshot(t)
 			a := w.attach(change(w.rail(0)).With("cniVersion", "1.0.0"), p, "net1").then(t, map[string]any{"type": "sbr"})
 			res := a.mustAdd(t)
-			if err := a.check(t); err != nil {
-				t.Errorf("CHECK of the list: %v", err)
-			}
+			a.mustCheck(t)
 			w.reportsChanged(t, p, "route")
 			index := p.MustRun(t, "ip", "-o", "link", "show", "dev", "net1")
 			alone := a

@@ -35,14 +35,10 @@ func TestCheckFindsARuleThatWinsOverOurs(t *testing.T) {
 			t.Errorf("CHECK with the rule %s: got %v, want a finding about the rule of %s", rule, err, addr)
 		}
 		w.remedy(t, "rule")
-		if err := a.check(t); err != nil {
-			t.Errorf("CHECK without the rule: %v", err)
-		}
+		a.mustCheck(t)
 	}
 	p.IP(t, "rule add from all lookup main priority 5 suppress_prefixlength 0") // as wg-quick does: default routes do not count
-	if err := a.check(t); err != nil {
-		t.Errorf("CHECK with a rule that does no harm: %v", err)
-	}
+	a.mustCheck(t)
 }
 
 // remedy runs the command that rocectl check prints about the pod, which has one finding.
@@ -101,9 +97,7 @@ func TestCheckFindsARouteOfOthersInOurTable(t *testing.T) {
 		route add default via 10.244.1.1 dev eth0 table 100 metric 7
 		rule add from 192.0.2.1 lookup 100 priority 40000`)
 	before := p.snapshot(t)
-	if err := a.check(t); err != nil {
-		t.Errorf("CHECK with routes that take nothing from ours: %v", err)
-	}
+	a.mustCheck(t)
 	for _, route := range []string{
 		"203.0.113.0/24 table 100 via 10.244.1.1 dev eth0", "203.0.113.1/32 table 100 dev eth0 metric 5", "172.16.10.128/25 table 100 dev eth0",
 		"203.0.113.0/24 tos 0x10 table 100 via 10.244.1.1 dev eth0", "unreachable 203.0.113.0/24 tos 0x08 table 100", "default tos 0x04 table 100 via 10.244.1.1 dev eth0 metric 9",
@@ -154,7 +148,5 @@ func TestCheckFindsANICThatIsDown(t *testing.T) {
 	w.leaf.IP(t, "link set dev leaf0 up")
 	w.AwaitCarrier(t)
 	p.AwaitCarrier(t)
-	if err := a.check(t); err != nil {
-		t.Errorf("CHECK with the NIC up: %v", err)
-	}
+	a.mustCheck(t)
 }

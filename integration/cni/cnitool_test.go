@@ -27,9 +27,7 @@ func TestContainersWithoutKubernetes(t *testing.T) {
 	if err == nil {
 		err = os.WriteFile(filepath.Join(dir, "rails.conflist"), list, 0o600)
 	}
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	call := func(verb string) {
 		t.Helper()
 		cmd := exec.Command(cnitool, verb, "rails", p.Path)

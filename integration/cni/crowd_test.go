@@ -80,8 +80,7 @@ func TestPodsWithAllRailsSixteenAtATime(t *testing.T) {
 	if got := promiscuity.ReplaceAllString(c.snapshot(t), ""); got != node {
 		t.Errorf("the node is not as it was:\n%s\nwant\n%s", got, node)
 	}
-	c.nothingLeased(t)
-	c.noRecords(t)
+	c.mustBeClean(t)
 	parts := map[string]byte{}
 	for addr, id := range c.owner {
 		part := addr.As4()[3]

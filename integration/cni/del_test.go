@@ -14,9 +14,7 @@ import (
 func TestDelSucceedsWithAnyPartMissing(t *testing.T) {
 	t.Parallel()
 	plain := filepath.Join(t.TempDir(), "plain")
-	if err := os.WriteFile(plain, nil, 0o600); err != nil {
-		t.Fatal(err)
-	}
+	must(t, os.WriteFile(plain, nil, 0o600))
 	for name, tt := range map[string]struct {
 		// spoil changes the world between ADD and DEL, or returns another DEL.
 		spoil func(t *testing.T, w *world, p *pod, a attachment) attachment
@@ -56,8 +54,7 @@ func TestDelSucceedsWithAnyPartMissing(t *testing.T) {
 					t.Fatalf("DEL: %v", err)
 				}
 			}
-			w.nothingLeased(t)
-			w.noRecords(t)
+			w.mustBeClean(t)
 			if !tt.kept {
 				p.unchanged(t, before)
 			}

@@ -39,9 +39,7 @@ esac
 func (w *world) delegated(t *testing.T, p *pod) (a attachment, dir string) {
 	t.Helper()
 	dir = t.TempDir()
-	if err := os.WriteFile(filepath.Join(dir, "foreign"), []byte(foreignIPAM), 0o700); err != nil {
-		t.Fatal(err)
-	}
+	must(t, os.WriteFile(filepath.Join(dir, "foreign"), []byte(foreignIPAM), 0o700))
 	a = w.attach(w.rail(0).With("ipam", map[string]any{"type": "foreign", "its": "own keys"}), p, "net1")
 	a.path = append(a.path, dir)
 	return a, dir
@@ -51,9 +49,7 @@ func (w *world) delegated(t *testing.T, p *pod) (a attachment, dir string) {
 func leftBehind(t *testing.T, dir string) []string {
 	t.Helper()
 	left, err := filepath.Glob(filepath.Join(dir, "lease-*"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	return left
 }
 
@@ -65,13 +61,9 @@ func TestDelWaitsForTheIPAMPluginOfAnAddThatWasKilled(t *testing.T) {
 	before := p.snapshot(t)
 	a, dir := w.delegated(t, p)
 	slow := strings.Replace(foreignIPAM, "\t: >\"$lease\"\n", "\techo >started; read go <go; : >\"$lease\"\n", 1)
-	if err := os.WriteFile(filepath.Join(dir, "foreign"), []byte(slow), 0o700); err != nil {
-		t.Fatal(err)
-	}
+	must(t, os.WriteFile(filepath.Join(dir, "foreign"), []byte(slow), 0o700))
 	for _, name := range []string{"started", "go"} {
-		if err := unix.Mkfifo(filepath.Join(dir, name), 0o600); err != nil {
-			t.Fatal(err)
-		}
+		must(t, unix.Mkfifo(filepath.Join(dir, name), 0o600))
 	}
 	add := a.start(t, "ADD")
 	if _, err := os.ReadFile(filepath.Join(dir, "started")); err != nil {
@@ -88,9 +80,7 @@ func TestDelWaitsForTheIPAMPluginOfAnAddThatWasKilled(t *testing.T) {
 		t.Fatalf("DEL did not wait: %v", err)
 	default:
 	}
-	if err := os.WriteFile(filepath.Join(dir, "go"), []byte("\n"), 0); err != nil {
-		t.Fatal(err)
-	}
+	must(t, os.WriteFile(filepath.Join(dir, "go"), []byte("\n"), 0))
 	if err := <-done; err != nil {
 		t.Errorf("DEL: %v", err)
 	}

@@ -25,9 +25,7 @@ func (w *world) viaDHCP(t *testing.T, p *pod) attachment {
 	cmd := exec.Command(filepath.Join(dir, "dhcp"), "daemon", "-broadcast=true", "-socketpath", socket,
 		"-pidfile", filepath.Join(run, "dhcp.pid"), "-timeout", "500ms", "-resendtimeout", "2s")
 	cmd.Stdout, cmd.Stderr = &log, &log
-	if err := w.enter(cmd.Start); err != nil {
-		t.Fatal(err)
-	}
+	must(t, w.enter(cmd.Start))
 	t.Cleanup(func() {
 		_ = cmd.Process.Kill()
 		_ = cmd.Wait()
@@ -60,9 +58,7 @@ func TestDHCPLeasesAndReleasesThroughTheInterface(t *testing.T) {
 		t.Errorf("table 100 (-want +got)\n%s", diff)
 	}
 	w.leaf.MustRun(t, "ping", "-n", "-q", "-c", "1", "-W", "3", "172.16.10.200")
-	if err := a.check(t); err != nil {
-		t.Errorf("CHECK: %v", err)
-	}
+	a.mustCheck(t)
 	if diff := cmp.Diff(res, a.mustAdd(t)); diff != "" {
 		t.Errorf("result (-first +second ADD)\n%s", diff)
 	}

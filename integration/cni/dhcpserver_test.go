@@ -66,9 +66,7 @@ func (w *world) dhcp(t *testing.T, addrs ...string) *dhcpServer {
 		s.conn, err = config.ListenPacket(context.Background(), "udp4", ":67")
 		return err
 	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	done := make(chan struct{})
 	go func() {
 		defer close(done)

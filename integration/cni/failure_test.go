@@ -105,18 +105,12 @@ func TestAnAddLeavesNothingIfItsResultCannotBeWritten(t *testing.T) {
 	p := w.pod(t)
 	before := p.snapshot(t)
 	full, err := os.OpenFile("/dev/full", os.O_WRONLY, 0)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	defer full.Close()
 	r, unread, err := os.Pipe() // of a runtime that has ended
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	defer unread.Close()
-	if err := r.Close(); err != nil {
-		t.Fatal(err)
-	}
+	must(t, r.Close())
 	for program, c := range map[string]network{"roce": w.rail(0), "roce-ipam": w.delegate("172.16.10.64")} {
 		for _, stdout := range []*os.File{full, unread} {
 			a := w.attach(c, p, "net1")
@@ -126,8 +120,7 @@ func TestAnAddLeavesNothingIfItsResultCannotBeWritten(t *testing.T) {
 				t.Errorf("%s to %s: ADD succeeds", program, stdout.Name())
 			}
 			p.unchanged(t, before)
-			w.nothingLeased(t)
-			w.noRecords(t)
+			w.mustBeClean(t)
 		}
 	}
 }

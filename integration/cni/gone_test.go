@@ -31,9 +31,7 @@ func TestDelFindsANamespaceThatLostItsPath(t *testing.T) {
 			if err == nil {
 				_, err = out.Read(make([]byte, len("ready\n")))
 			}
-			if err != nil {
-				t.Fatal(err)
-			}
+			must(t, err)
 			return func() {
 				_ = stays.Process.Kill()
 				_ = stays.Wait()
@@ -41,9 +39,7 @@ func TestDelFindsANamespaceThatLostItsPath(t *testing.T) {
 		},
 		"a mount has it": func(t *testing.T, p *pod) func() {
 			at := filepath.Join(t.TempDir(), "kept")
-			if err := errors.Join(os.WriteFile(at, nil, 0o600), unix.Mount(p.Path, at, "", unix.MS_BIND, "")); err != nil {
-				t.Fatal(err)
-			}
+			must(t, errors.Join(os.WriteFile(at, nil, 0o600), unix.Mount(p.Path, at, "", unix.MS_BIND, "")))
 			return func() { _ = unix.Unmount(at, unix.MNT_DETACH) }
 		},
 	} {
@@ -58,17 +54,14 @@ func TestDelFindsANamespaceThatLostItsPath(t *testing.T) {
 			if out, err := w.rocectl("forget", "--container", p.id, "--yes"); err == nil || !strings.Contains(out, "exists") {
 				t.Errorf("forget: %v, want a refusal\n%s", err, out)
 			}
-			if out, err := w.rocectl("check"); err != nil {
-				t.Errorf("check of an intact attachment: %v\n%s", err, out)
-			}
+			w.mustRocectl(t, "check")
 			w.leaf.MustRun(t, "ping", "-n", "-q", "-c", "1", "-W", "3", addr.String())
 			a.mustDel(t)
 			w.leaf.IP(t, "neigh flush all")
 			if out, err := w.leaf.Run("ping", "-n", "-q", "-c", "1", "-W", "1", addr.String()); err == nil {
 				t.Errorf("the address answers after DEL:\n%s", out)
 			}
-			w.noRecords(t)
-			w.nothingLeased(t)
+			w.mustBeClean(t)
 		})
 	}
 }
@@ -126,7 +119,5 @@ func TestCommandsCannotTellWhereNamespacesAreHidden(t *testing.T) {
 	if _, err := os.Stat(filepath.Join(w.state, "attachments", p.id)); err != nil {
 		t.Error(err)
 	}
-	if err := a.check(t); err != nil {
-		t.Errorf("CHECK: %v", err)
-	}
+	a.mustCheck(t)
 }

@@ -51,9 +51,7 @@ func (n *node) healing(t testing.TB, level string) *healer {
 	command := append([]string{"--mount", "--propagation", "slave", "sh", "-ec", contained, "sh"}, cnitest.AsHealer(t, "../..")...)
 	h := &healer{Cmd: exec.Command("unshare", append(command, filepath.Join(programs, "rocectl"), "heal")...)}
 	h.Stderr = h
-	if err := n.enter(h.Start); err != nil {
-		t.Fatal(err)
-	}
+	must(t, n.enter(h.Start))
 	t.Cleanup(func() {
 		h.kill()
 		if t.Failed() {
@@ -145,9 +143,7 @@ func TestHealingThatIsOffHasNoSocket(t *testing.T) {
 	w := newWorld(t, 1)
 	h := w.healing(t, "off")
 	links, err := filepath.Glob("/proc/" + strconv.Itoa(h.Process.Pid) + "/fd/*")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	out, err := exec.Command("readlink", links...).Output()
 	if err != nil || strings.Contains(string(out), "socket:") || strings.Contains(string(out), "inotify") {
 		t.Errorf("readlink: %v\n%s\nwant no socket", err, out)
@@ -158,9 +154,7 @@ func TestHealingThatIsOffHasNoSocket(t *testing.T) {
 func TestHealingEndsWithSIGTERM(t *testing.T) {
 	t.Parallel()
 	h := newWorld(t, 1).healing(t, "routes")
-	if err := h.Process.Signal(unix.SIGTERM); err != nil {
-		t.Fatal(err)
-	}
+	must(t, h.Process.Signal(unix.SIGTERM))
 	late := time.AfterFunc(cnitest.Patience, func() { _ = h.Process.Kill() })
 	defer late.Stop()
 	if err := h.Wait(); err != nil {
@@ -225,8 +219,7 @@ func TestDELDuringHealing(t *testing.T) {
 		a.mustDel(t)
 		p.unchanged(t, before)
 	}
-	w.nothingLeased(t)
-	w.noRecords(t)
+	w.mustBeClean(t)
 }
 
 // busy says whether a process has the lock of an attachment's container.
@@ -242,7 +235,5 @@ func (n *node) busy(a attachment) bool {
 // mustBeIntact checks all attachments of the node.
 func (n *node) mustBeIntact(t *testing.T) {
 	t.Helper()
-	if out, err := n.rocectl("check"); err != nil {
-		t.Errorf("check: %v\n%s", err, out)
-	}
+	n.mustRocectl(t, "check")
 }

@@ -45,9 +45,7 @@ func TestRulesOfThePodDoNotHoldUpDEL(t *testing.T) {
 			addr := addrs(a.mustAdd(t))[0].String()
 			p.IP(t, strings.ReplaceAll(strings.Join(tt.rules, "\n"), "ADDR", addr))
 			if tt.lost {
-				if err := os.Remove(filepath.Join(w.state, "attachments", a.id, "net1.json")); err != nil {
-					t.Fatal(err)
-				}
+				must(t, os.Remove(filepath.Join(w.state, "attachments", a.id, "net1.json")))
 			}
 			a.mustDel(t)
 			if _, err := p.Run("ip", "link", "show", "dev", "net1"); err == nil {

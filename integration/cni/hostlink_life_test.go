@@ -123,9 +123,7 @@ func TestAPodWithNetAdminHarmsOnlyItsOwnLink(t *testing.T) {
 		t.Errorf("the node has the ends %v, want that of the other pod alone", ends)
 	}
 	l.probed(t, victim, "after the DEL of the attacker")
-	if err := victim.check(t); err != nil {
-		t.Errorf("CHECK of the other pod: %v", err)
-	}
+	victim.mustCheck(t)
 	victim.mustDel(t)
 	cnitest.Await(t, "the node is as it was", func() bool { return l.lookPlain(t) == before })
 	l.nothingLeased(t)
@@ -140,9 +138,7 @@ func (l *linked) collect(t *testing.T, p linkedPod) {
 
 func (l *linked) loseRecord(t *testing.T, p linkedPod) {
 	t.Helper()
-	if err := os.Remove(filepath.Join(l.state, "attachments", p.attachment.id, "eth0.json")); err != nil {
-		t.Fatal(err)
-	}
+	must(t, os.Remove(filepath.Join(l.state, "attachments", p.attachment.id, "eth0.json")))
 	for _, f := range []string{"-4", "-6"} { // the rule stays: only records say which pods have it
 		l.MustRun(t, "ip", f, "rule", "del", "priority", "500")
 	}
@@ -172,12 +168,8 @@ func TestRepairRestoresALink(t *testing.T) {
 			if err := p.check(t); err == nil || !strings.Contains(err.Msg, c.says) {
 				t.Errorf("CHECK: %v, want %q", err, c.says)
 			}
-			if out, err := l.rocectl("repair", "--yes"); err != nil {
-				t.Errorf("repair: %v\n%s", err, out)
-			}
-			if err := p.check(t); err != nil {
-				t.Errorf("CHECK after the repair: %v", err)
-			}
+			l.mustRocectl(t, "repair", "--yes")
+			p.mustCheck(t)
 			l.probed(t, p, "after the repair")
 		})
 	}

@@ -18,9 +18,7 @@ func TestDELOfALinkWorksOnAFullDisk(t *testing.T) {
 	l := newLinked(t)
 	before := l.lookPlain(t)
 	disk := t.TempDir()
-	if err := unix.Mount("tmpfs", disk, "tmpfs", 0, "size=512k,mode=0700"); err != nil {
-		t.Fatal(err)
-	}
+	must(t, unix.Mount("tmpfs", disk, "tmpfs", 0, "size=512k,mode=0700"))
 	t.Cleanup(func() { _ = unix.Unmount(disk, unix.MNT_DETACH) })
 	l.state = filepath.Join(disk, "state")
 	pods := l.linkedPods(t, 2)

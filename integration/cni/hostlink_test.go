@@ -176,9 +176,7 @@ func TestAPodReachesItsNodeThroughTheLink(t *testing.T) {
 			own := addrs(a.mustAdd(t))
 			neighbours := addrs(l.attach(here, q, "eth0").mustAdd(t))
 			remote := addrs(l.other.attach(there, far, "eth0").mustAdd(t))
-			if err := a.check(t); err != nil {
-				t.Errorf("CHECK: %v", err)
-			}
+			a.mustCheck(t)
 			for i, addr := range own {
 				l.reaches(t, p, addr, q, neighbours[i], far, remote[i])
 			}

@@ -40,9 +40,7 @@ func (w *world) hostLocal(t *testing.T, p *pod) (a attachment, leases func() []s
 	return a, func() []string {
 		t.Helper()
 		files, err := filepath.Glob(filepath.Join(data, "*", "*[0-9a-f]")) // named after addresses
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		files = slices.DeleteFunc(files, func(f string) bool {
 			_, err := netip.ParseAddr(filepath.Base(f))
 			return err != nil
@@ -66,9 +64,7 @@ func TestHostLocalFromADDToDEL(t *testing.T) {
 	before := p.snapshot(t)
 	a, leases := w.hostLocal(t, p)
 	resolv := filepath.Join(t.TempDir(), "resolv.conf")
-	if err := os.WriteFile(resolv, []byte("nameserver 10.96.0.10\nsearch cluster.local\n"), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	must(t, os.WriteFile(resolv, []byte("nameserver 10.96.0.10\nsearch cluster.local\n"), 0o600))
 	a.network = a.network.With("ipam.resolvConf", resolv)
 	res := a.mustAdd(t)
 	if got := fmt.Sprint(addrs(res)); got != "[172.16.10.130 fd00:10::130]" || len(leases()) != 2 {
@@ -99,9 +95,7 @@ func TestHostLocalFromADDToDEL(t *testing.T) {
 	for _, addr := range addrs(res) {
 		w.leaf.MustRun(t, "ping", "-n", "-q", "-c", "1", "-W", "3", addr.String())
 	}
-	if err := a.check(t); err != nil {
-		t.Errorf("CHECK: %v", err)
-	}
+	a.mustCheck(t)
 	if diff := cmp.Diff(res, a.mustAdd(t)); diff != "" {
 		t.Errorf("result (-first +second ADD)\n%s", diff)
 	}

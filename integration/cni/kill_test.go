@@ -23,9 +23,7 @@ func (a attachment) start(t *testing.T, command string) *exec.Cmd {
 	t.Helper()
 	cmd := exec.Command(filepath.Join(programs, "roce"))
 	cmd.Env, cmd.Stdin, cmd.Stdout = a.environ(command), strings.NewReader(a.text(t)), &bytes.Buffer{}
-	if err := a.node.enter(cmd.Start); err != nil {
-		t.Fatal(err)
-	}
+	must(t, a.node.enter(cmd.Start))
 	return cmd
 }
 
@@ -124,8 +122,7 @@ func TestDelRemovesAllOfACallThatWasKilled(t *testing.T) {
 				a.mustDel(t)
 				gone()
 				p.unchanged(t, pod)
-				w.nothingLeased(t)
-				w.noRecords(t)
+				w.mustBeClean(t)
 			})
 			w.unchanged(t, node)
 		})
@@ -150,7 +147,6 @@ func TestAddSucceedsAfterAnAddThatWasKilled(t *testing.T) {
 		}
 		a.mustDel(t)
 		p.unchanged(t, before)
-		w.nothingLeased(t)
-		w.noRecords(t)
+		w.mustBeClean(t)
 	})
 }

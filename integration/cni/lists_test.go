@@ -112,9 +112,7 @@ func newLists(t *testing.T, seed uint64) *lists {
 		}
 		l.nets = append(l.nets, plugins)
 		b, err := json.Marshal(plugins)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		l.story = append(l.story, fmt.Sprintf("net%d: %s", i+1, b))
 	}
 	for range 4 {
@@ -452,13 +450,9 @@ func (l *lists) roceAgain(s *listSlot) {
 		return
 	}
 	b, err := json.Marshal(s.added)
-	if err != nil {
-		l.t.Fatal(err)
-	}
+	must(l.t, err)
 	var prev any
-	if err := json.Unmarshal(b, &prev); err != nil {
-		l.t.Fatal(err)
-	}
+	must(l.t, json.Unmarshal(b, &prev))
 	for _, a := range s.roces(l.t, prev) {
 		_, err := a.raw(l.t, "roce", "ADD", a.text(l.t))
 		l.tell("   ADD of roce: %v", err)
@@ -550,9 +544,7 @@ func (l *lists) rebuild(*listSlot) {
 	if _, err := os.Stat(db); err != nil {
 		return // nothing was leased yet
 	}
-	if err := os.WriteFile(db, []byte("lost"), 0o600); err != nil {
-		l.t.Fatal(err)
-	}
+	must(l.t, os.WriteFile(db, []byte("lost"), 0o600))
 	if out, err := l.Run(filepath.Join(programs, "rocectl"), "--state-dir", l.state, "repair", "--yes"); err != nil {
 		l.tell("   repair: %v: %s", err, out) // it repairs the pods, too
 	}

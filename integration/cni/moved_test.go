@@ -21,19 +21,13 @@ func TestLinkThatWasMovedToAnotherNamespace(t *testing.T) {
 			}
 		},
 		"repair": func(t *testing.T, w *world, a attachment) {
-			if out, err := w.rocectl("repair", "--yes"); err != nil {
-				t.Errorf("repair: %v\n%s", err, out)
-			}
-			if err := a.check(t); err != nil {
-				t.Errorf("CHECK after repair: %v", err)
-			}
+			w.mustRocectl(t, "repair", "--yes")
+			a.mustCheck(t)
 			a.mustDel(t)
 		},
 		"a repeated ADD": func(t *testing.T, _ *world, a attachment) {
 			a.mustAdd(t)
-			if err := a.check(t); err != nil {
-				t.Errorf("CHECK after ADD: %v", err)
-			}
+			a.mustCheck(t)
 			a.mustDel(t)
 		},
 	} {
@@ -52,8 +46,7 @@ func TestLinkThatWasMovedToAnotherNamespace(t *testing.T) {
 			verb(t, w, a)
 			p.unchanged(t, pod)
 			other.unchanged(t, elsewhere)
-			w.nothingLeased(t)
-			w.noRecords(t)
+			w.mustBeClean(t)
 		})
 	}
 }
@@ -77,10 +70,7 @@ func TestLargeLinksOfAPodStopNoDEL(t *testing.T) {
 	own.mustAdd(t)
 	p.IP(t, "link del dev net1") // DEL looks for it everywhere
 	own.mustDel(t)
-	if err := theirs.check(t); err != nil {
-		t.Errorf("CHECK: %v", err)
-	}
+	theirs.mustCheck(t)
 	theirs.mustDel(t)
-	w.nothingLeased(t)
-	w.noRecords(t)
+	w.mustBeClean(t)
 }

@@ -77,9 +77,7 @@ func TestGatewaysOutsideOfTheSubnet(t *testing.T) {
 			}
 			reach := func() { p.MustRun(t, "ping", "-n", "-q", "-c", "1", "-W", "3", "-I", addr, tt.beyond) }
 			reach()
-			if err := a.check(t); err != nil {
-				t.Errorf("CHECK: %v", err)
-			}
+			a.mustCheck(t)
 			if diff := cmp.Diff(res, a.mustAdd(t)); diff != "" {
 				t.Errorf("result (-first +second ADD)\n%s", diff)
 			}
@@ -88,17 +86,12 @@ func TestGatewaysOutsideOfTheSubnet(t *testing.T) {
 			if err := a.check(t); err == nil || err.Code != 110 {
 				t.Errorf("CHECK without routes: %v, want error 110", err)
 			}
-			if out, err := w.rocectl("repair", "--yes"); err != nil {
-				t.Errorf("repair: %v\n%s", err, out)
-			}
+			w.mustRocectl(t, "repair", "--yes")
 			reach()
-			if err := a.check(t); err != nil {
-				t.Errorf("CHECK after repair: %v", err)
-			}
+			a.mustCheck(t)
 			a.mustDel(t)
 			p.unchanged(t, before)
-			w.nothingLeased(t)
-			w.noRecords(t)
+			w.mustBeClean(t)
 		})
 	}
 }

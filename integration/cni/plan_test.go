@@ -65,9 +65,7 @@ func TestCommandsOfThePlanDoWhatAddDoes(t *testing.T) {
 func (n *node) plan(t *testing.T, a attachment, p *pod) string {
 	t.Helper()
 	file := filepath.Join(t.TempDir(), "net.conf")
-	if err := os.WriteFile(file, []byte(a.text(t)), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	must(t, os.WriteFile(file, []byte(a.text(t)), 0o600))
 	var args []string
 	for _, pair := range a.args {
 		args = append(args, pair[0]+"="+pair[1])

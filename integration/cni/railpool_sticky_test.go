@@ -21,9 +21,7 @@ func (n *node) ownSticky(t testing.TB, rails int, hosts ...string) {
 	t.Helper()
 	f := owned(t, rails, hosts...)
 	f.Sticky = true
-	if err := n.told(t).Write(f); err != nil {
-		t.Fatal(err)
-	}
+	must(t, n.told(t).Write(f))
 }
 
 // named returns the attachment of a pod of this name.
@@ -64,9 +62,7 @@ func TestAPodThatComesBackUnderItsNameKeepsItsAddresses(t *testing.T) {
 	if diff := cmp.Diff(res, a.mustAdd(t)); diff != "" {
 		t.Errorf("result of the second ADD (-first +second)\n%s", diff)
 	}
-	if err := a.check(t); err != nil {
-		t.Errorf("CHECK: %v", err)
-	}
+	a.mustCheck(t)
 
 	// The next sandbox of the pod comes before the former one has gone.
 	next := w.attach(c, w.pod(t), "net1").named("job-0")

@@ -26,9 +26,7 @@ const railPool = "compute"
 func (n *node) told(t testing.TB) nodefile.Store {
 	t.Helper()
 	boot, err := os.ReadFile("/proc/sys/kernel/random/boot_id")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	return nodefile.Store{Dir: n.state, BootID: strings.TrimSpace(string(boot))}
 }
 
@@ -48,9 +46,7 @@ func (n *node) services(t testing.TB, cidrs ...string) {
 // rails the node may lease.
 func (n *node) own(t testing.TB, rails int, hosts ...string) {
 	t.Helper()
-	if err := n.told(t).Write(owned(t, rails, hosts...)); err != nil {
-		t.Fatal(err)
-	}
+	must(t, n.told(t).Write(owned(t, rails, hosts...)))
 }
 
 func owned(t testing.TB, rails int, hosts ...string) nodefile.File {
@@ -64,9 +60,7 @@ func owned(t testing.TB, rails int, hosts ...string) nodefile.File {
 		for _, h := range hosts {
 			first, last, _ := strings.Cut(h, "-")
 			r, err := netrange.Parse(fmt.Sprintf("172.16.%[1]d.%[2]s-172.16.%[1]d.%[3]s", 10+i, first, last))
-			if err != nil {
-				t.Fatal(err)
-			}
+			must(t, err)
 			s.Ranges = append(s.Ranges, r)
 		}
 		f.Rails = append(f.Rails, []pool.Subnet{s})
@@ -143,9 +137,7 @@ func TestIPAMPluginLeasesOfARailPool(t *testing.T) {
 		t.Errorf("ipam.rail 2: got %s, %v", out, err)
 	}
 
-	if err := os.Remove(w.rangesFile()); err != nil {
-		t.Fatal(err)
-	}
+	must(t, os.Remove(w.rangesFile()))
 	for _, verb := range []string{"CHECK", "DEL", "DEL"} {
 		for _, one := range []attachment{a, other} {
 			if _, err := call(verb, one); err != nil {

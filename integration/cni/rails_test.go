@@ -144,14 +144,11 @@ func TestOneAddGivesAPodAllRails(t *testing.T) {
 		t.Errorf("result of the second ADD (-first +second)\n%s", diff)
 	}
 	p.unchanged(t, standing)
-	if err := a.check(t); err != nil {
-		t.Errorf("CHECK: %v", err)
-	}
+	a.mustCheck(t)
 	a.mustDel(t)
 	p.unchanged(t, before)
 	w.unchanged(t, node)
-	w.nothingLeased(t)
-	w.noRecords(t)
+	w.mustBeClean(t)
 }
 
 // checkResultTables wants a connected route and a default route of each rail

@@ -27,9 +27,7 @@ func TestMasterThatWasRenamed(t *testing.T) {
 			made := p.snapshot(t)
 			w.IP(t, rename)
 
-			if err := a.check(t); err != nil {
-				t.Errorf("CHECK: %v", err)
-			}
+			a.mustCheck(t)
 			out, err := w.rocectl("check")
 			if err != nil || !strings.Contains(out, "changed by another program") || !strings.Contains(out, "want master rail0, got old0") || !strings.HasSuffix(out, " net1: ok\n") {
 				t.Errorf("rocectl check: %v\n%s", err, out)
@@ -48,17 +46,12 @@ func TestMasterThatWasRenamed(t *testing.T) {
 
 			t.Log("the link is gone: it is made again on the same NIC")
 			p.IP(t, "link del net1")
-			if out, err := w.rocectl("repair", "--yes"); err != nil {
-				t.Errorf("repair: %v\n%s", err, out)
-			}
+			w.mustRocectl(t, "repair", "--yes")
 			w.leaf.MustRun(t, "ping", "-n", "-q", "-c", "1", "-W", "3", "-I", "leaf0", addrs(res)[0].String())
-			if err := a.check(t); err != nil {
-				t.Errorf("CHECK after repair: %v", err)
-			}
+			a.mustCheck(t)
 			a.mustDel(t)
 			p.unchanged(t, before)
-			w.nothingLeased(t)
-			w.noRecords(t)
+			w.mustBeClean(t)
 		})
 	}
 }
@@ -79,6 +72,5 @@ func TestRepairUsesNoOtherNICOfTheName(t *testing.T) {
 		t.Errorf("net1 is there: %s", out)
 	}
 	a.mustDel(t)
-	w.nothingLeased(t)
-	w.noRecords(t)
+	w.mustBeClean(t)
 }

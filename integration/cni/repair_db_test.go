@@ -131,12 +131,8 @@ func (w *world) damageLeases(t *testing.T, damage func([]byte) []byte) {
 	t.Helper()
 	path := filepath.Join(w.state, "leases.db")
 	file, err := os.ReadFile(path)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := os.WriteFile(path, damage(file), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
+	must(t, os.WriteFile(path, damage(file), 0o600))
 }
 
 // repairLeases shows what rocectl would do about the leases, and does it.
@@ -144,9 +140,7 @@ func (w *world) repairLeases(t *testing.T, addrs []netip.Addr) {
 	t.Helper()
 	path := filepath.Join(w.state, "leases.db")
 	before, err := os.ReadFile(path)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	shown, err := w.rocectl("repair")
 	if err != nil || !strings.HasPrefix(shown, "# lease database: damaged: ") {
 		t.Fatalf("repair: %v\n%s", err, shown)
@@ -173,12 +167,8 @@ func (w *world) repairLeases(t *testing.T, addrs []netip.Addr) {
 // mustStand checks that both attachments are as they were made.
 func (w *world) mustStand(t *testing.T, ours, theirs attachment) {
 	t.Helper()
-	if out, err := w.rocectl("check"); err != nil {
-		t.Errorf("rocectl check: %v\n%s", err, out)
-	}
-	if err := ours.check(t); err != nil {
-		t.Errorf("CHECK: %v", err)
-	}
+	w.mustRocectl(t, "check")
+	ours.mustCheck(t)
 	if _, err := theirs.raw(t, "roce-ipam", "CHECK", theirs.text(t)); err != nil {
 		t.Errorf("CHECK of roce-ipam: %v", err)
 	}

@@ -17,6 +17,14 @@ func (n *node) rocectl(args ...string) (string, error) {
 	return n.Run(filepath.Join(programs, "rocectl"), append([]string{"--state-dir", n.state}, args...)...)
 }
 
+// mustRocectl is a command that must succeed.
+func (n *node) mustRocectl(t testing.TB, args ...string) {
+	t.Helper()
+	if out, err := n.rocectl(args...); err != nil {
+		t.Errorf("rocectl %v: %v\n%s", args, err, out)
+	}
+}
+
 // losses are what an attachment with an IPv4 and an IPv6 address may lose:
 // ADDR4 and ADDR6.
 var losses = []struct {

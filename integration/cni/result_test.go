@@ -35,9 +35,7 @@ func addrOfResult(t testing.TB, res *current.Result) netip.Addr {
 func (a attachment) text(t testing.TB) string {
 	t.Helper()
 	b, err := json.Marshal(a.network)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	return string(b)
 }
 

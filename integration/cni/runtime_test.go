@@ -137,6 +137,14 @@ func (a attachment) check(t testing.TB) *types.Error {
 	return a.call().Check(t)
 }
 
+// mustCheck calls CHECK, which must find nothing.
+func (a attachment) mustCheck(t testing.TB) {
+	t.Helper()
+	if err := a.check(t); err != nil {
+		t.Errorf("CHECK %s: %v", a.ifName, err)
+	}
+}
+
 // raw calls a plugin with a text that libcni may not even read.
 func (a attachment) raw(t testing.TB, program, command, stdin string) ([]byte, *types.Error) {
 	t.Helper()

@@ -28,18 +28,14 @@ func TestSettingsHoldWhenTheLinkIsUp(t *testing.T) {
 			t.Errorf("%s is %s, want %s", path, got, want)
 		}
 	}
-	if err := a.check(t); err != nil {
-		t.Errorf("CHECK: %v", err)
-	}
+	a.mustCheck(t)
 	if out, err := w.rocectl("check"); err != nil || out != "train/"+p.name+" net1: ok\n" {
 		t.Errorf("check: %v\n%s", err, out)
 	}
 
 	t.Log("repair after the link is gone")
 	p.IP(t, "link del net1")
-	if out, err := w.rocectl("repair", "--yes"); err != nil {
-		t.Errorf("repair: %v\n%s", err, out)
-	}
+	w.mustRocectl(t, "repair", "--yes")
 	if got := p.setting(t, "net/ipv6/conf/net1/mtu"); got != "1300" {
 		t.Errorf("after repair, the MTU of IPv6 is %s", got)
 	}
@@ -67,8 +63,7 @@ func TestASettingThatTheKernelRoundsIsAnError(t *testing.T) {
 		t.Errorf("got %+v, want an error that names %s and %s", err, value, rounded)
 	}
 	p.unchanged(t, before)
-	w.nothingLeased(t)
-	w.noRecords(t)
+	w.mustBeClean(t)
 }
 
 // The kernel limits the metrics of routes.
@@ -84,7 +79,5 @@ func TestMetricsOfRoutesThatTheKernelLimits(t *testing.T) {
 	route["mtu"], route["advmss"] = 65520, 65495
 	a := w.attach(w.rail(0).With("ipam.routes", []any{route}), p, "net1")
 	a.mustAdd(t)
-	if err := a.check(t); err != nil {
-		t.Errorf("CHECK: %v", err)
-	}
+	a.mustCheck(t)
 }

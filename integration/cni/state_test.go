@@ -73,9 +73,7 @@ func (ns *namespace) look(t testing.TB) string {
 		out += set
 		return err
 	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	return out
 }
 
@@ -150,9 +148,7 @@ func (ns *namespace) setting(t testing.TB, path string) string {
 		b, err = os.ReadFile("/proc/sys/" + path)
 		return err
 	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	return strings.TrimSpace(string(b))
 }
 
@@ -243,4 +239,11 @@ func (n *node) nothingLeased(t testing.TB) {
 	if got := n.leases(t, "leased"); len(got) > 0 {
 		t.Errorf("leased: %q, want nothing", got)
 	}
+}
+
+// mustBeClean fails the test if an address is leased, or a record is left.
+func (n *node) mustBeClean(t testing.TB) {
+	t.Helper()
+	n.nothingLeased(t)
+	n.noRecords(t)
 }

@@ -223,9 +223,7 @@ func (m *machine) delKilled(s *slot) {
 func (m *machine) delUnrecorded(s *slot) {
 	m.t.Helper()
 	if s.outcome == live {
-		if err := os.Remove(filepath.Join(m.state, "attachments", s.id, s.ifName+".json")); err != nil {
-			m.t.Fatal(err)
-		}
+		must(m.t, os.Remove(filepath.Join(m.state, "attachments", s.id, s.ifName+".json")))
 	}
 	m.del(s)
 }
@@ -292,7 +290,5 @@ func (m *machine) reboot(*slot) {
 	}
 	m.boots++
 	m.boot = filepath.Join(m.t.TempDir(), "boot_id")
-	if err := os.WriteFile(m.boot, fmt.Appendf(nil, "00000000-0000-4000-8000-%012d\n", m.boots), 0o600); err != nil {
-		m.t.Fatal(err)
-	}
+	must(m.t, os.WriteFile(m.boot, fmt.Appendf(nil, "00000000-0000-4000-8000-%012d\n", m.boots), 0o600))
 }

@@ -92,9 +92,7 @@ func TestConfigurationsOfATenantWriteOnlyWhereThePolicyAllows(t *testing.T) {
 		}
 		return nil
 	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	t.Logf("%d calls in %s of CPU time; %d ADDs succeeded", calls, used.Round(time.Second), worked)
 	if worked == 0 && !t.Failed() {
 		t.Error("no configuration was obeyed, so nothing was tried")
@@ -115,9 +113,7 @@ func (h *hostileTenant) at(name string) string { return filepath.Join(h.dir, nam
 func (h *hostileTenant) prepare(t *testing.T) {
 	t.Helper()
 	for _, name := range []string{"root", "allowed/state", "allowed/log", "allowed/table", "allowed/ipam", "over", "volume", "bin"} {
-		if err := os.MkdirAll(h.at(name), 0o755); err != nil {
-			t.Fatal(err)
-		}
+		must(t, os.MkdirAll(h.at(name), 0o755))
 	}
 	settings := fmt.Sprintf(`{"version": 1, "stateDir": %q, "log": {"file": %q}, "table": %q, "ipamPaths": [%q]}`,
 		h.at("allowed/state"), h.at("allowed/log/roce.log"), h.at("allowed/table/rails.json"), h.at("allowed/ipam"))
@@ -127,9 +123,7 @@ func (h *hostileTenant) prepare(t *testing.T) {
 		if err == nil {
 			err = os.WriteFile(h.at("bin/"+name), b, 0o755)
 		}
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 	}
 	// A plugin of others, which leases nothing.
 	const other = "#!/bin/sh\nprintf '{\"code\": 999, \"msg\": \"no address\"}'; exit 1\n"
@@ -139,9 +133,7 @@ func (h *hostileTenant) prepare(t *testing.T) {
 		os.Symlink("/etc", h.at("volume/etc")), os.Symlink("/etc/passwd", h.at("volume/x.json")), os.Chmod(h.at("volume"), 0o777),
 		os.WriteFile(h.at("allowed/table/rails.json"), []byte(`{"nodes": {}}`), 0o600),
 	)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	cmd := exec.Command("go", "build", "-buildvcs=false", "-ldflags", "-X main.settingsFile="+h.at("bin/node.json"), "-o", h.at("bin/roce"), "./cmd/roce")
 	cmd.Dir = filepath.Join("..", "..")
 	cmd.Env = append(os.Environ(), "CGO_ENABLED=0")
@@ -197,9 +189,7 @@ func installed() []string {
 func (h *hostileTenant) links(t *testing.T) string {
 	t.Helper()
 	all, err := net.Interfaces()
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	var names []string
 	for _, l := range all {
 		names = append(names, fmt.Sprintf("%d: %s", l.Index, l.Name))
@@ -227,9 +217,7 @@ func (h *hostileTenant) written(t *testing.T) string {
 			fmt.Fprintln(&b, path, e.Type(), size)
 			return err
 		})
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 	}
 	return b.String()
 }

@@ -44,14 +44,10 @@ func (w *world) from(p *pod, dir string, ipam map[string]any) attachment {
 func (n *node) example(t testing.TB, name string) network {
 	t.Helper()
 	b, err := os.ReadFile(filepath.Join("..", "..", "conf-examples", name))
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	b = bytes.ReplaceAll(b, []byte("172.16.11."), []byte("172.16.10."))
 	var c network
-	if err := json.Unmarshal(b, &c); err != nil {
-		t.Fatal(err)
-	}
+	must(t, json.Unmarshal(b, &c))
 	return c.With("master", "rail0")
 }
 

@@ -205,3 +205,11 @@ func newNamespace(t testing.TB, name string) *namespace {
 	t.Helper()
 	return &namespace{cnitest.NewNetns(t, name)}
 }
+
+// must is for what a test needs and does not test.
+func must(t testing.TB, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+}

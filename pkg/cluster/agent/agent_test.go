@@ -76,9 +76,7 @@ func TestARestartInTheSameBootLeavesTheFileAsItIs(t *testing.T) {
 		n.stop()
 		path := filepath.Join(n.dir, "pools/compute/ranges")
 		before, err := os.Stat(path)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		n.goAway(true)
 		n.run()
 		n.idle(10 * time.Minute)
@@ -273,9 +271,7 @@ func TestAFileThatWasRemovedIsWrittenAgain(t *testing.T) {
 		n := newCluster(compute(t)).node(t, "n1")
 		n.run()
 		for _, spoil := range []func(string) error{os.Remove, func(p string) error { return os.WriteFile(p, []byte("{"), 0o600) }} {
-			if err := spoil(filepath.Join(n.dir, "pools/compute/ranges")); err != nil {
-				t.Fatal(err)
-			}
+			must(t, spoil(filepath.Join(n.dir, "pools/compute/ranges")))
 			n.says(503, "RailPool compute")
 			pass(2 * time.Second)
 			n.holds("compute", 1)
@@ -357,9 +353,7 @@ func TestAFullPoolIsReportedAndTriedAgain(t *testing.T) {
 		if more := c.store.Calls(blocktest.List) - lists; more > 2*5+6 { // two for each claim, and sweeps
 			t.Errorf("%d lists in a quarter of an hour", more)
 		}
-		if err := c.store.Delete(t.Context(), rich.Name, rich.UID, c.blockNamed(rich.Name).ResourceVersion); err != nil {
-			t.Fatal(err)
-		}
+		must(t, c.store.Delete(t.Context(), rich.Name, rich.UID, c.blockNamed(rich.Name).ResourceVersion))
 		i := slices.IndexFunc(nodes, func(n *node) bool { return n.name == rich.Spec.NodeName })
 		nodes[i].stop()
 		c.idle(10 * time.Minute)

@@ -25,9 +25,7 @@ func TestCallsOfTheNodeAreCounted(t *testing.T) {
 			t.Helper()
 			c.At = time.Now().UTC()
 			time.Sleep(time.Millisecond)
-			if err := file.Append(c); err != nil {
-				t.Fatal(err)
-			}
+			must(t, file.Append(c))
 		}
 		add(calls.Call{Verb: "ADD", Took: time.Second})
 		n.run()
@@ -62,9 +60,7 @@ func TestWhatWasHealedIsTold(t *testing.T) {
 		add := func(c calls.Call) {
 			t.Helper()
 			c.Verb = cmp.Or(c.Verb, calls.Heal)
-			if err := (calls.File{Dir: n.files().Dir}).Append(c); err != nil {
-				t.Fatal(err)
-			}
+			must(t, (calls.File{Dir: n.files().Dir}).Append(c))
 		}
 		route := []calls.Step{{Name: "route"}, {Name: "route"}, {Name: "rule"}}
 		add(calls.Call{Pod: "ml/early", Steps: route})

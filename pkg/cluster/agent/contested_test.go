@@ -80,9 +80,7 @@ func TestWhatAnotherPoolHasIsNotLeasedWhenThisOneIsWidened(t *testing.T) {
 		n := newCluster(first, second).node(t, "n1")
 		n.run()
 		before, err := n.files().Read("compute")
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		first.Spec.Rails = ranges("10.0.0.16-10.0.0.31")
 		n.change(func(v *agent.View) { v.Pools = []block.Pool{first, second} })
 		stays := func() {
@@ -136,9 +134,7 @@ func TestAnotherPoolOfTheSameNameIsAskedAbout(t *testing.T) {
 		n.run()
 		n.mustLease("compute", 1, 1)
 		mine := n.store.Snapshot()[0]
-		if err := n.store.Delete(t.Context(), mine.Name, mine.UID, mine.ResourceVersion); err != nil {
-			t.Fatal(err)
-		}
+		must(t, n.store.Delete(t.Context(), mine.Name, mine.UID, mine.ResourceVersion))
 		second := poolOf(t, "compute", 2, `{"template": {"count": 2, "subnets": [{"subnet": "10.{rail+8}.0.0/22"}]}}`)
 		second.UID = "second"
 		theirs := mine

@@ -23,21 +23,15 @@ func TestLeasesThatCannotBeReadAreReportedUntilTheyCan(t *testing.T) {
 		n.healthy()
 		path := filepath.Join(n.dir, "leases.db")
 		good, err := os.ReadFile(path)
-		if err != nil {
-			t.Fatal(err)
-		}
-		if err := os.WriteFile(path, []byte("garbage"), 0o600); err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
+		must(t, os.WriteFile(path, []byte("garbage"), 0o600))
 		pass(time.Minute)
 		n.says(503, "the leases of the node cannot be read", path, "repair")
 		n.counts(`roce_cni_pool_ready{pool="compute"} 0`)
 		if got := strings.Count(n.log.String(), "the leases of the node cannot be read"); got != 1 {
 			t.Errorf("it is logged %d times", got)
 		}
-		if err := os.WriteFile(path, good, 0o600); err != nil {
-			t.Fatal(err)
-		}
+		must(t, os.WriteFile(path, good, 0o600))
 		pass(3 * time.Second)
 		n.healthy()
 		n.counts(`roce_cni_pool_ready{pool="compute"} 1`)

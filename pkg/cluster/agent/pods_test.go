@@ -29,9 +29,7 @@ func TestWhatPodsHaveIsShownWhileItIsNew(t *testing.T) {
 		}
 		others := counts.Row{Device: "mlx5_0", User: counts.User{Kind: counts.Others}, QueuePairs: map[string]int{"RC": 7}}
 		file := counts.File{Dir: n.files().Dir}
-		if err := file.Write(counts.Counts{Until: time.Now().Add(time.Minute), Rows: []counts.Row{row, others}}); err != nil {
-			t.Fatal(err)
-		}
+		must(t, file.Write(counts.Counts{Until: time.Now().Add(time.Minute), Rows: []counts.Row{row, others}}))
 		const p1 = `{device="mlx5_0",kind="pod",namespace="ml",pod="p1"`
 		n.counts(`roce_cni_rdma_queue_pairs`+p1+`,type="RC"} 2`, `roce_cni_rdma_queue_pairs`+p1+`,type="UD"} 1`, `roce_cni_rdma_contexts`+p1+`} 3`,
 			`roce_cni_rdma_regions`+p1+`} 4`, `roce_cni_rdma_region_bytes`+p1+`} 5`, `roce_cni_rdma_connections`+p1+`} 6`,

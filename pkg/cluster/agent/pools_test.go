@@ -81,15 +81,11 @@ func TestAnADDThatHadReadTheFileKeepsTheBlock(t *testing.T) {
 		n := newCluster(compute(t)).node(t, "n1")
 		n.run()
 		f, err := n.files().Read("compute")
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		n.change(func(v *agent.View) { v.Pools = nil })
 		pass(30 * time.Second)
 		n.gone("compute")
-		if err := n.leaseOf(f, "late"); err != nil {
-			t.Fatal(err)
-		}
+		must(t, n.leaseOf(f, "late"))
 		n.idle(10 * time.Minute)
 		if len(n.blocks()) != 1 {
 			t.Error("the block of a pod was given back")

@@ -79,9 +79,7 @@ func TestTheAgentKeepsTheServicesOfTheCluster(t *testing.T) {
 		n.says(200, "forbidden")
 
 		path := filepath.Join(n.dir, "pools", "_services")
-		if err := os.Remove(path); err != nil {
-			t.Fatal(err)
-		}
+		must(t, os.Remove(path))
 		pass(2 * time.Second)
 		n.knows("10.96.0.0/16")
 
@@ -106,9 +104,7 @@ func TestTheAgentReportsThatItCannotWriteTheServices(t *testing.T) {
 		n.knows()
 		n.says(200, "write CIDRs of Services to")
 		n.logs("cannot be written")
-		if err := os.Remove(pools); err != nil {
-			t.Fatal(err)
-		}
+		must(t, os.Remove(pools))
 		pass(2 * time.Second)
 		n.knows("10.96.0.0/16")
 		n.logs("wrote the CIDRs of the cluster's Services")

@@ -121,9 +121,7 @@ func TestAPodThatComesWhileABlockLeavesIsNotHurt(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		n, before := leaving(t)
 		for i := 101; i <= 120; i++ {
-			if err := n.leaseOf(before, fmt.Sprintf("c%d", i)); err != nil {
-				t.Fatal(err)
-			}
+			must(t, n.leaseOf(before, fmt.Sprintf("c%d", i)))
 		}
 		n.idle(10 * time.Minute)
 		if got := len(n.blocks()); got < 2 {

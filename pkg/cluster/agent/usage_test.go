@@ -45,16 +45,12 @@ func TestALeaseOfTheSameTickOfTheFileSystemsClockIsSeen(t *testing.T) {
 		n.mustLease("compute", 1, 1)
 		path := filepath.Join(n.dir, "leases.db")
 		before, err := os.Stat(path)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		pass(look)
 		own := n.blocks()[0]
 		n.counts(`roce_cni_block_used{block="` + own + `",pool="compute"} 1`)
 		n.mustLease("compute", 2, 2)
-		if err := os.Chtimes(path, time.Time{}, before.ModTime()); err != nil {
-			t.Fatal(err)
-		}
+		must(t, os.Chtimes(path, time.Time{}, before.ModTime()))
 		if after, err := os.Stat(path); err != nil || after.Size() != before.Size() || !os.SameFile(before, after) {
 			t.Fatalf("the file is another, %v: the test proves nothing", err)
 		}
@@ -217,9 +213,7 @@ func TestWhatPodsMayNotHaveAnyMoreIsNotUsed(t *testing.T) {
 		})
 		pass(2 * time.Minute)
 		entries, err := n.book().List(t.Context(), "rail:compute")
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		used := 0 // of 7
 		for _, e := range entries {
 			if slot := e.Addr.As4()[3]; e.Addr.As4()[1] == 1 && slot >= 24 && slot != 25 {

@@ -74,9 +74,7 @@ func poolOf(t *testing.T, name string, created int, spec string) block.Pool {
 	p := block.Pool{Name: name, UID: "uid-of-" + name, Created: time.Unix(int64(created), 0), InUse: true}
 	d := json.NewDecoder(strings.NewReader(spec))
 	d.DisallowUnknownFields()
-	if err := d.Decode(&p.Spec); err != nil {
-		t.Fatal(err)
-	}
+	must(t, d.Decode(&p.Spec))
 	return p
 }
 
@@ -358,9 +356,7 @@ func (n *node) mustLease(pool string, first, last int) {
 // release gives the addresses of a container back, to rest.
 func (n *node) release(container string) {
 	n.t.Helper()
-	if err := n.book().Release(n.t.Context(), ipam.Key{ContainerID: container, IfName: "net1", Network: "net"}, netns.Ref{}); err != nil {
-		n.t.Fatal(err)
-	}
+	must(n.t, n.book().Release(n.t.Context(), ipam.Key{ContainerID: container, IfName: "net1", Network: "net"}, netns.Ref{}))
 }
 
 // get asks the agent over HTTP.
@@ -430,4 +426,12 @@ func (n *node) logs(text string) {
 // everyNetnsLives is an observation of a node on which no namespace ends.
 func everyNetnsLives() func(netns.Ref) (bool, error) {
 	return func(netns.Ref) (bool, error) { return true, nil }
+}
+
+// must is for what a test needs and does not test.
+func must(t testing.TB, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
 }

@@ -172,9 +172,7 @@ func fill(t *testing.T, store *blocktest.Mem, s block.Space, n int) block.Block 
 	b, err := store.Create(t.Context(), block.Block{Name: s.Name(index), Spec: block.Spec{
 		Pool: "gpu", Index: index, Size: 16, Owner: block.Owner{NodeName: fmt.Sprintf("other-%d", n), MachineID: fmt.Sprintf("other-%d", n)},
 	}})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	return b
 }
 
@@ -202,9 +200,7 @@ func TestABlockThatHasJustBeenFreedIsFound(t *testing.T) {
 	for n := range 16 {
 		last = fill(t, store, s, n)
 	}
-	if err := store.Delete(t.Context(), last.Name, last.UID, last.ResourceVersion); err != nil {
-		t.Fatal(err)
-	}
+	must(t, store.Delete(t.Context(), last.Name, last.UID, last.ResourceVersion))
 	store.Lag = 1 // to a cached list the pool is full
 	if got := mustClaim(t, claimer(store, 1), s); got.Name != last.Name {
 		t.Errorf("got %s, free was %s", got.Name, last.Name)

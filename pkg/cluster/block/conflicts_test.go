@@ -139,13 +139,9 @@ func TestConflictsOfOneMoreNode(t *testing.T) {
 			sum := 0
 			for i := range nodes {
 				got, err := claimer(store, i).Claim(t.Context(), s, nil)
-				if err != nil {
-					t.Fatal(err)
-				}
+				must(t, err)
 				sum += got.Conflicts
-				if err := store.Delete(t.Context(), got.Name, got.UID, got.ResourceVersion); err != nil {
-					t.Fatal(err)
-				}
+				must(t, store.Delete(t.Context(), got.Name, got.UID, got.ResourceVersion))
 			}
 			mean := float64(sum) / nodes
 			t.Logf("%.2f conflicts a claim", mean)
@@ -185,12 +181,8 @@ func TestACacheThatIsBehindHidesNoBlock(t *testing.T) {
 	}
 	for _, n := range []int{77, 1234} {
 		free, err := store.Get(t.Context(), s.Name(s.Index(n)))
-		if err != nil {
-			t.Fatal(err)
-		}
-		if err := store.Delete(t.Context(), free.Name, free.UID, free.ResourceVersion); err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
+		must(t, store.Delete(t.Context(), free.Name, free.UID, free.ResourceVersion))
 	}
 	store.Lag = 10
 	if got, err := claimer(store, 1).Claim(t.Context(), s, nil); err != nil || !store.came {

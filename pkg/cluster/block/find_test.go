@@ -38,9 +38,7 @@ func TestTheAgentsOwnFileHasTheBlocks(t *testing.T) {
 		want = append(want, block.Block{Name: s.Name(i), Spec: block.Spec{Pool: "gpu", Index: i, Size: 16, Owner: block.Owner{NodeName: "n", MachineID: "m"}}})
 	}
 	rails, err := s.Rails(want)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	if diff := cmp.Diff(want, s.Recorded(node, rails)); diff != "" {
 		t.Errorf("(-want +got)\n%s", diff)
 	}

@@ -22,9 +22,7 @@ func read(t *testing.T, spec string) block.Pool {
 	p := block.Pool{Name: "gpu"}
 	d := json.NewDecoder(strings.NewReader(spec))
 	d.DisallowUnknownFields()
-	if err := d.Decode(&p.Spec); err != nil {
-		t.Fatal(err)
-	}
+	must(t, d.Decode(&p.Spec))
 	return p
 }
 
@@ -36,9 +34,7 @@ func space(t *testing.T, spec, rack string) block.Space {
 		t.Fatalf("validate: %v", err)
 	}
 	s, err := p.Space(rack)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	return s
 }
 
@@ -86,4 +82,12 @@ func mustClaim(t *testing.T, c *block.Claimer, s block.Space, have ...block.Bloc
 		t.Fatalf("%s got %+v", c.Node.Name, got)
 	}
 	return got.Block
+}
+
+// must is for what a test needs and does not test.
+func must(t testing.TB, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
 }

@@ -128,9 +128,7 @@ func TestWhatIsDueIsReapedOnlyIfItStillIs(t *testing.T) {
 			mustClaim(t, claimer(store, 1), sized(t, 64))
 		}},
 		"it is another block": {change: func(t *testing.T, store *blocktest.Mem, b block.Block) {
-			if err := store.Delete(t.Context(), b.Name, b.UID, b.ResourceVersion); err != nil {
-				t.Fatal(err)
-			}
+			must(t, store.Delete(t.Context(), b.Name, b.UID, b.ResourceVersion))
 			b.Spec.NodeName = "another"
 			if _, err := store.Create(t.Context(), b); err != nil {
 				t.Fatal(err)

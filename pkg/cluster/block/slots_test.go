@@ -26,13 +26,9 @@ const keeping = `{"template": {"count": 2, "subnets": [{"subnet": "10.{rail}.0.0
 func stickySlots(t *testing.T, spec, rack string) block.Slots {
 	t.Helper()
 	p := read(t, spec)
-	if err := p.Validate(); err != nil {
-		t.Fatal(err)
-	}
+	must(t, p.Validate())
 	s, err := p.Slots(rack)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	return s
 }
 
@@ -58,9 +54,7 @@ func TestNoBlockHasASlotThatPodsKeep(t *testing.T) {
 		t.Error("there is one more block")
 	}
 	rails, err := s.Rails(append(owned, block.Block{Name: "gpu-4", Spec: block.Spec{Pool: "gpu", Index: 4, Size: 16}}))
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	for i, rail := range rails {
 		kept := netrange.Range{First: netip.AddrFrom4([4]byte{10, byte(i), 0, 64}), Last: netip.AddrFrom4([4]byte{10, byte(i), 0, 95})}
 		if both := netrange.Clip(rail[0].Ranges, kept); len(rail[0].Ranges) == 0 || len(both) > 0 {

@@ -120,9 +120,7 @@ func TestABlockIsTheSameSlotsOnEveryRail(t *testing.T) {
 			}
 			p := read(t, tt.spec)
 			s, err := p.Space(tt.rack)
-			if err != nil {
-				t.Fatal(err)
-			}
+			must(t, err)
 			size := p.Spec.BlockSize
 			if size == 0 {
 				size = block.DefaultSize
@@ -167,9 +165,7 @@ func TestBlocksShareNoAddressAndLeaveNoneOut(t *testing.T) {
 		for n := range s.Blocks() {
 			index := s.Index(n)
 			rails, err := s.Rails(owned(s, "", size, index))
-			if err != nil {
-				t.Fatal(err)
-			}
+			must(t, err)
 			have := usable(rails[0][0])
 			if got := netrange.Count(have); got.Cmp(big.NewInt(int64(s.Slots(index)))) != 0 {
 				t.Errorf("size %d: block %d has %v addresses and %d slots", size, index, got, s.Slots(index))

@@ -207,9 +207,7 @@ func TestNodesAreSelectedByAllLabels(t *testing.T) {
 func TestAPoolSurvivesJSON(t *testing.T) {
 	t.Parallel()
 	content, err := os.ReadFile("testdata/pool.json")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	p := read(t, string(content))
 	if err := p.Validate(); err != nil {
 		t.Error(err)

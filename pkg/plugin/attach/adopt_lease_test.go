@@ -59,9 +59,7 @@ func (w *world) adoptedDel() conf.Del {
 	d, err := conf.ParseDel(conf.Input{
 		ContainerID: "c1", IfName: "net1", Netns: podPath("c1"), Stdin: fmt.Appendf(nil, behind, w.mode, 3, ""),
 	})
-	if err != nil {
-		w.t.Fatal(err)
-	}
+	must(w.t, err)
 	return d
 }
 
@@ -98,9 +96,7 @@ func TestDELOfAnAdoptionWithoutRecordReleasesNoLeaseOfThePluginBefore(t *testing
 		t.Parallel()
 		w := leasedChain(t)
 		w.mustAdd(w.adopted("c1", 3, ""))
-		if err := os.WriteFile(filepath.Join(w.dir, "attachments/c1/net1.json"), []byte("{"), 0o600); err != nil {
-			t.Fatal(err)
-		}
+		must(t, os.WriteFile(filepath.Join(w.dir, "attachments/c1/net1.json"), []byte("{"), 0o600))
 		w.mustDel(w.adoptedDel())
 		w.stillLeased("after DEL")
 	})
@@ -118,9 +114,7 @@ func TestDELWithoutRecordAndWithoutReadableIPAMReleases(t *testing.T) {
 				ContainerID: "c1", IfName: "net1", Netns: podPath("c1"),
 				Stdin: fmt.Appendf(nil, `{"cniVersion": "1.0.0", "name": "rail", "type": "roce", "ipam": %s}`, ipam),
 			})
-			if err != nil {
-				t.Fatal(err)
-			}
+			must(t, err)
 			w.mustDel(d)
 			w.stillLeased("after DEL")
 		})
@@ -135,9 +129,7 @@ func TestGCOfAnAdoptionReleasesNoLeaseOfThePluginBefore(t *testing.T) {
 	gc := w.gc("rail")
 	gc.IPAM = ""
 	for range 2 { // with and without a record
-		if err := w.node().GC(ctx, gc); err != nil {
-			t.Fatal(err)
-		}
+		must(t, w.node().GC(ctx, gc))
 		w.stillLeased("after GC of roce")
 	}
 }
@@ -152,22 +144,16 @@ func TestTheLeaseOfAnotherInterfaceOfTheContainerIsNotOurs(t *testing.T) {
 		w.mustAdd(w.request("c1", name, ""))
 	}
 	rec, err := w.node().Records.Load(c1)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	addrs := rec.Plan.Addresses()
-	if err := w.book().Release(ctx, ipam.Key{ContainerID: "c1", IfName: "net1", Network: "rail", Program: conf.PluginType}, netns.Ref{}); err != nil {
-		t.Fatal(err)
-	}
+	must(t, w.book().Release(ctx, ipam.Key{ContainerID: "c1", IfName: "net1", Network: "rail", Program: conf.PluginType}, netns.Ref{}))
 	w.lease("macvlan", "c1", "net2", addrs[0].Prefix.Addr().String(), addrs[1].Prefix.Addr().String())
 	if err := w.node().Check(ctx, w.request("c1", "net1", "")); cnierr.CodeOf(err) != cnierr.Damaged {
 		t.Errorf("CHECK of net1: got %v, want code %d", err, cnierr.Damaged)
 	}
 	w.mustAdd(w.request("c1", "net1", ""))
 	again, err := w.node().Records.Load(c1)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	for _, a := range again.Plan.Addresses() {
 		if a.Prefix == addrs[0].Prefix || a.Prefix == addrs[1].Prefix {
 			t.Errorf("the repeated ADD left %s, which is leased to net2", a.Prefix)

@@ -53,9 +53,7 @@ func (w *world) adopted(id string, host int, extra string) conf.Request {
 	r, err := conf.Parse(conf.Input{
 		Command: "ADD", ContainerID: id, IfName: "net1", Netns: podPath(id), Stdin: fmt.Appendf(nil, behind, w.mode, host, extra),
 	})
-	if err != nil {
-		w.t.Fatal(err)
-	}
+	must(w.t, err)
 	return r
 }
 
@@ -269,9 +267,7 @@ func TestStatusCannotKnowWhatWillBeAdopted(t *testing.T) {
 	w := newWorld(t)
 	in := conf.Input{Command: "STATUS", Stdin: []byte(`{"cniVersion": "1.1.0", "name": "rail", "type": "roce", "rdma": "exclusive"}`)}
 	req, err := conf.Parse(in)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	w.hca.exclusive = true
 	if err := w.node().Status(ctx, req); err != nil { // there is no default route to tell a master
 		t.Error(err)
@@ -288,9 +284,7 @@ func TestTheHolderOfAnAdoptedDeviceIsNamed(t *testing.T) {
 	w.hca.exclusive, w.mode = true, conf.RDMAExclusive
 	w.mustAdd(w.adopted("c1", 3, ""))
 	rec, err := record.Store{Dir: w.dir, BootID: w.boot}.Load(c1)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	if m, ok := rec.Plan.Ops.At(plan.Host)[0].Kind.(plan.Move); !ok || m.Parent != "" || m.Device.PCI != "0000:0b:00.2" {
 		t.Errorf("recorded: %+v", rec.Plan.Ops.At(plan.Host))
 	}

@@ -38,9 +38,7 @@ func promising(t *testing.T, index string, tables *gidTables) *world {
 func (w *world) indexes(id string) [][]int {
 	w.t.Helper()
 	rec, err := record.Store{Dir: w.dir, BootID: w.boot}.Load(conf.Attachment{ContainerID: conf.ContainerID(id), IfName: "net1"})
-	if err != nil {
-		w.t.Fatal(err)
-	}
+	must(w.t, err)
 	var out [][]int
 	for g := range plan.All[plan.GID](rec.Plan.Ops) {
 		var at []int
@@ -358,14 +356,10 @@ func TestAPodWithAddressesOfFillersDoesNotStopOthers(t *testing.T) {
 		w.config = strings.Replace(w.config, `"ipam"`, `"child": "ipvlan", "ipam"`, 1)
 		w.fake.Pod(podPath("evil"))
 		k, err := w.node().Machine.Open(podPath("evil"))
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		defer k.Close()
 		link := plan.Child{Name: "net1", Parent: "ens2", NIC: plan.NIC{}, Mode: conf.L2, MTU: 1500}
-		if err := k.Do(ctx, plan.InPod(link, plan.Address{Link: "net1", Prefix: first})...); err != nil {
-			t.Fatal(err)
-		}
+		must(t, k.Do(ctx, plan.InPod(link, plan.Address{Link: "net1", Prefix: first})...))
 		w.comeEqual("c1")
 	})
 }
@@ -375,13 +369,9 @@ func TestFillersOfARenamedNICGiveWay(t *testing.T) {
 	t.Parallel()
 	w := promising(t, `"equal"`, newGIDTables(64, 1, 1, 1, 1))
 	w.keep = true
-	if err := w.node().Machine.MakeNetns(plan.FillerNetns); err != nil {
-		t.Fatal(err)
-	}
+	must(t, w.node().Machine.MakeNetns(plan.FillerNetns))
 	k, err := w.node().Machine.Open(plan.FillerNetns)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	defer k.Close()
 	link := plan.Child{Parent: "ens9"}.Fillers()
 	link.Parent = "ens2"
@@ -390,9 +380,7 @@ func TestFillersOfARenamedNICGiveWay(t *testing.T) {
 		ops = append(ops, plan.InPod(plan.Address{Link: link.Name, Prefix: netip.PrefixFrom(addr, 32)})...)
 	}
 	for _, op := range ops {
-		if err := k.Do(ctx, op); err != nil {
-			t.Fatal(err)
-		}
+		must(t, k.Do(ctx, op))
 	}
 	if at := w.comeEqual("c1"); at[0] != 1 || w.hca.tables.fillers() > 1 {
 		t.Errorf("the pod is at %d, beside %d fillers", at, w.hca.tables.fillers())

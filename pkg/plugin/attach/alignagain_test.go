@@ -22,9 +22,7 @@ import (
 func (w *world) lose(link, within string) {
 	w.t.Helper()
 	rec, err := w.node().Records.Load(c1)
-	if err != nil {
-		w.t.Fatal(err)
-	}
+	must(w.t, err)
 	for a := range plan.All[plan.Address](rec.Plan.Ops) {
 		if string(a.Link) == link && netip.MustParsePrefix(within).Contains(a.Prefix.Addr()) {
 			w.pod.IP("addr del " + a.Prefix.String() + " dev " + link)

@@ -30,9 +30,7 @@ func TestAddThenDelLeavesNothing(t *testing.T) {
 	w.fake.Pod(podPath("c1"))
 	n := w.node()
 	res, err := n.Add(ctx, w.request("c1", "net1", ""))
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	if len(res.IPs) != 2 || len(res.Interfaces) != 1 || len(res.Routes) != 4 {
 		t.Errorf("result has %d addresses, %d interfaces, %d routes", len(res.IPs), len(res.Interfaces), len(res.Routes))
 	}
@@ -40,9 +38,7 @@ func TestAddThenDelLeavesNothing(t *testing.T) {
 		t.Errorf("CHECK right after ADD: %v", err)
 	}
 	for range 2 {
-		if err := n.Del(ctx, w.del("c1", "net1")); err != nil {
-			t.Fatal(err)
-		}
+		must(t, n.Del(ctx, w.del("c1", "net1")))
 		w.mustBeEmpty("after DEL")
 	}
 	if err := n.Check(ctx, w.request("c1", "net1", "")); err == nil {
@@ -145,9 +141,7 @@ func TestAddLeasesAgainWhatAnOperatorReleased(t *testing.T) {
 	w := newWorld(t)
 	res := w.mustCome("c1")
 	addr, _ := netip.AddrFromSlice(res.IPs[0].Address.IP)
-	if err := w.book().ReleaseAddress(ctx, "rail", addr.Unmap()); err != nil {
-		t.Fatal(err)
-	}
+	must(t, w.book().ReleaseAddress(ctx, "rail", addr.Unmap()))
 	w.mustAdd(w.request("c1", "net1", ""))
 	if len(w.leases()) != 2 {
 		t.Errorf("leased %v", w.leases())
@@ -190,16 +184,12 @@ func TestAddressStaysLeasedWhileDELCannotTakeItOffTheLink(t *testing.T) {
 
 func remove(t *testing.T, path string) {
 	t.Helper()
-	if err := os.Remove(path); err != nil {
-		t.Fatal(err)
-	}
+	must(t, os.Remove(path))
 }
 
 func write(t *testing.T, path, content string) {
 	t.Helper()
-	if err := os.WriteFile(path, []byte(content), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	must(t, os.WriteFile(path, []byte(content), 0o600))
 }
 
 func TestForeignInterfaceIsLeftAlone(t *testing.T) {
@@ -226,9 +216,7 @@ func TestUnusableStateFolderUndoesTheKernelFirst(t *testing.T) {
 	w := newWorld(t)
 	w.mustCome("c1")
 	hidden := w.dir + ".hidden"
-	if err := os.Rename(w.dir, hidden); err != nil {
-		t.Fatal(err)
-	}
+	must(t, os.Rename(w.dir, hidden))
 	write(t, w.dir, "a file where the folder was")
 	err := w.node().Del(ctx, w.del("c1", "net1"))
 	if err == nil || cnierr.CodeOf(err) != cnierr.IO {
@@ -238,9 +226,7 @@ func TestUnusableStateFolderUndoesTheKernelFirst(t *testing.T) {
 		t.Errorf("the kernel has:\n%s", s)
 	}
 	remove(t, w.dir)
-	if err := os.Rename(hidden, w.dir); err != nil {
-		t.Fatal(err)
-	}
+	must(t, os.Rename(hidden, w.dir))
 	w.mustLeave("c1")
 	w.mustBeEmpty("after the second DEL")
 }
@@ -287,9 +273,7 @@ func TestOneHostThatAnswersForAllSetsOneAddressAside(t *testing.T) {
 	w.fake.Pod(podPath("c2"))
 	res := w.mustAdd(w.request("c1", "net1", ""))
 	mac, err := net.ParseMAC(res.Interfaces[0].Mac)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	w.wire.refuse, w.wire.by = 3, conf.MAC(mac)
 	_, err = w.node().Add(ctx, w.request("c2", "net1", ""))
 	if err == nil || cnierr.CodeOf(err) != cnierr.AddressTaken || !strings.Contains(err.Error(), `container "c1"`) && !strings.Contains(err.Error(), `pod "`) {

@@ -59,9 +59,7 @@ func TestRoutesOfAResultAreReadInFull(t *testing.T) {
 		{"dst": "10.2.0.0/16", "gw": "0.0.0.0"}, {"dst": "10.3.0.0/16", "table": 0}, {"dst": "10.4.0.0/16", "scope": 0}]}`)
 	res := f.mustAdd(f.request(""))
 	b, err := json.Marshal(res.Routes[len(res.Routes)-4:])
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	want := `[{"dst": "10.1.0.0/16", "gw": "172.16.11.253", "mtu": 1400, "advmss": 1360, "priority": 7, "table": 77, "scope": 200},
 		{"dst": "10.2.0.0/16", "table": 100, "scope": 253},
 		{"dst": "10.3.0.0/16", "gw": "172.16.11.254", "table": 100},
@@ -182,16 +180,12 @@ func TestPluginThatCannotBeRunLeavesNothing(t *testing.T) {
 
 func mkdir(t *testing.T, path string) {
 	t.Helper()
-	if err := os.Mkdir(path, 0o700); err != nil {
-		t.Fatal(err)
-	}
+	must(t, os.Mkdir(path, 0o700))
 }
 
 func chmod(t *testing.T, path string, mode os.FileMode) {
 	t.Helper()
-	if err := os.Chmod(path, mode); err != nil {
-		t.Fatal(err)
-	}
+	must(t, os.Chmod(path, mode))
 }
 
 // TestNameOfAPluginIsNoPath puts a program where a name with slashes leads.
@@ -235,9 +229,7 @@ func TestPluginThatHangsEndsWithTheCall(t *testing.T) {
 	}
 	f.mustBeEmpty("after ADD")
 	child, err := strconv.Atoi(strings.TrimSpace(f.read("child")))
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	// It was killed, and a process dies in its own time.
 	for deadline := time.Now().Add(time.Minute); alive(child); time.Sleep(time.Millisecond) {
 		if time.Now().After(deadline) {
@@ -296,9 +288,7 @@ func TestWhatRoceMadeIsGoneBeforeThePluginThatGaveNothingIsAskedAgain(t *testing
 	f.on("ADD", `echo '{"code": 11, "msg": "not now"}'; exit 1`)
 	f.on("DEL", `: >asked; read go <go`)
 	for _, name := range []string{"asked", "go"} {
-		if err := unix.Mkfifo(filepath.Join(f.plugins, name), 0o600); err != nil {
-			t.Fatal(err)
-		}
+		must(t, unix.Mkfifo(filepath.Join(f.plugins, name), 0o600))
 	}
 	seen := make(chan string)
 	go func() {
@@ -321,9 +311,7 @@ func TestWhatRoceMadeIsGoneBeforeThePluginThatGaveNothingIsAskedAgain(t *testing
 func (f foreign) untilItHangs() (context.Context, context.CancelFunc) {
 	f.t.Helper()
 	fifo := filepath.Join(f.plugins, "hangs")
-	if err := unix.Mkfifo(fifo, 0o600); err != nil {
-		f.t.Fatal(err)
-	}
+	must(f.t, unix.Mkfifo(fifo, 0o600))
 	ctx, cancel := context.WithCancel(f.t.Context())
 	go func() {
 		defer cancel()
@@ -371,9 +359,7 @@ func TestPluginThatLeavesAChildBehindIsDone(t *testing.T) {
 	f.on("ADD", `sleep 10000 & echo $! >child`)
 	f.mustAdd(f.request(""))
 	child, err := strconv.Atoi(strings.TrimSpace(f.read("child")))
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	if !alive(child) {
 		t.Errorf("the child %d was killed", child)
 	}

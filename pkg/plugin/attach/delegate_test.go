@@ -51,9 +51,7 @@ func newForeign(t *testing.T) foreign {
 	f := foreign{newWorld(t)}
 	f.plugins, f.config = t.TempDir(), foreignConfig
 	f.pod = f.fake.Pod(podPath("c1"))
-	if err := os.WriteFile(filepath.Join(f.plugins, "foreign"), []byte(foreignPlugin), 0o700); err != nil {
-		t.Fatal(err)
-	}
+	must(t, os.WriteFile(filepath.Join(f.plugins, "foreign"), []byte(foreignPlugin), 0o700))
 	f.answer(foreignResult)
 	return f
 }
@@ -92,9 +90,7 @@ func (f foreign) request(extra string) conf.Request {
 func (f foreign) del(extra string) conf.Del {
 	f.t.Helper()
 	d, err := conf.ParseDel(f.input(extra))
-	if err != nil {
-		f.t.Fatal(err)
-	}
+	must(f.t, err)
 	return d
 }
 
@@ -154,9 +150,7 @@ func TestPluginGetsWhatTheCallBrought(t *testing.T) {
 	in := f.input(prev)
 	in.Command = "CHECK"
 	req, err := conf.Parse(in)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	if err := call("CHECK", podPath("c1")).Check(ctx, req); err != nil {
 		t.Error(err)
 	}
@@ -181,9 +175,7 @@ func TestPluginGetsGCAndStatus(t *testing.T) {
 	}
 	in := f.input(`, "cni.dev/valid-attachments": [{"containerID": "c9", "ifname": "net1"}]`)
 	gc, err := conf.ParseGC(in)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	if err := f.node(environ("GC")[:2]...).GC(ctx, gc); err != nil {
 		t.Error(err)
 	}
@@ -206,9 +198,7 @@ func TestGCReleasesWhatAnAttachmentThatIsNotValidHas(t *testing.T) {
 	in := f.input("")
 	in.Args = "K8S_POD_NAMESPACE=ml;K8S_POD_NAME=job;K8S_POD_UID=u1"
 	req, err := conf.Parse(in)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	f.mustAdd(req)
 	f.fake.RemovePod(podPath("c1"))
 	f.now = time.Second
@@ -354,9 +344,7 @@ func TestAPromisedNumberThatMovesIsNotLeasedAgain(t *testing.T) {
 	in := f.input("")
 	in.Stdin = []byte(strings.Replace(string(in.Stdin), `"rdma": "off"`, `"rdma": {"mode": "shared", "gidIndex": 21}`, 1))
 	req, err := conf.Parse(in)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	f.before = func(op plan.Op, _ bool) error {
 		for g := range plan.All[plan.GID](plan.Ops{op}) {
 			table := f.hca.tables.of(g.Device)

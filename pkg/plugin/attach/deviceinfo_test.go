@@ -35,9 +35,7 @@ func TestDeviceInfoIsThereFromAddToDel(t *testing.T) {
 	if _, err := w.repairs().CheckRecord(ctx, c1); err != nil {
 		t.Error(err)
 	}
-	if err := os.Remove(file); err != nil {
-		t.Fatal(err)
-	}
+	must(t, os.Remove(file))
 	if _, err := w.repairs().CheckRecord(ctx, c1); cnierr.CodeOf(err) != cnierr.Damaged || !strings.Contains(err.Error(), file) {
 		t.Errorf("CHECK without the file: %v", err)
 	}

@@ -81,9 +81,7 @@ func TestGCDoesNotWaitForCallsOfOtherNetworks(t *testing.T) {
 	w := newWorld(t)
 	w.mustCome("c1")
 	unlock, err := w.node().Records.Lock(ctx, "c1") // a call for c1 is running
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	defer unlock()
 	ended, cancel := context.WithCancel(ctx)
 	cancel() // a wait for the lock ends at once, with an error
@@ -116,9 +114,7 @@ func TestGCRemovesARecordThatWasHalfWritten(t *testing.T) {
 	w.run(func(n attach.Node) { _, _ = n.Add(ctx, w.request("c1", "net1", "")) })
 	w.crash = 0
 	path := filepath.Join(w.dir, "attachments", "c1", "net1.json")
-	if err := os.Rename(path, path+".new-0123456789abcdef"); err != nil {
-		t.Fatal(err)
-	}
+	must(t, os.Rename(path, path+".new-0123456789abcdef"))
 	w.mustGC("rail")
 	w.mustBeEmpty("after GC")
 }
@@ -169,12 +165,8 @@ func TestGCRemovesWhatAnADDLeftBeforeItsRecord(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	folder := filepath.Join(w.dir, "attachments", "c1")
-	if err := os.MkdirAll(folder, 0o700); err != nil {
-		t.Fatal(err)
-	}
-	if err := os.WriteFile(filepath.Join(folder, "lock"), nil, 0o600); err != nil {
-		t.Fatal(err)
-	}
+	must(t, os.MkdirAll(folder, 0o700))
+	must(t, os.WriteFile(filepath.Join(folder, "lock"), nil, 0o600))
 	w.mustGC("rail")
 	w.mustBeEmpty("after GC")
 }
@@ -186,23 +178,17 @@ func TestARecordWithoutNamespaceUndoesNothingElsewhere(t *testing.T) {
 		w.mustCome("c1")
 		records := w.node().Records
 		rec, err := records.Load(c1)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		rec.ContainerID, rec.NetnsID = "c2", netns.ID{} // it names the namespace of c1
 		victim := filepath.Join(t.TempDir(), "c1-net1-device.json")
 		info := plan.DeviceInfo{File: victim, PCI: "0000:0b:00.2"}
-		if err := os.WriteFile(victim, []byte(info.Text()), 0o600); err != nil {
-			t.Fatal(err)
-		}
+		must(t, os.WriteFile(victim, []byte(info.Text()), 0o600))
 		rec.Plan.Ops = append(rec.Plan.Ops, plan.OnHost(info)...) // and a file of c1
 		unlock, err := records.Lock(ctx, "c2")
 		if err == nil {
 			err = records.Save(rec)
 		}
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		unlock()
 		before := w.fake.String()
 		if verb == "DEL" {

@@ -52,9 +52,7 @@ func TestOneAttachmentAtATimeFillsTheGIDTables(t *testing.T) {
 		},
 	} {
 		release, err := w.node().Records.LockGIDs(ctx)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		done := make(chan error, 1)
 		go func() { done <- call.do() }()
 		flocktest.UntilBlocked(t, filepath.Join(w.dir, "gids.lock"), done)
@@ -119,9 +117,7 @@ func TestDELEndsWithoutTheLockOfTheGIDs(t *testing.T) {
 	w.mode, w.hca.each = conf.RDMAShared, true
 	w.mustCome("c1")
 	release, err := w.node().Records.LockGIDs(ctx)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	defer release()
 	call, cancel := context.WithTimeout(t.Context(), 2*time.Second)
 	defer cancel()

@@ -45,24 +45,18 @@ func (w *world) own(rails int, hosts ...string) {
 		for _, h := range hosts {
 			first, last, _ := strings.Cut(h, "-")
 			r, err := netrange.Parse(fmt.Sprintf("10.%[1]d.0.%[2]s-10.%[1]d.0.%[3]s", i, first, last))
-			if err != nil {
-				w.t.Fatal(err)
-			}
+			must(w.t, err)
 			s.Ranges = append(s.Ranges, r)
 		}
 		f.Rails = append(f.Rails, []pool.Subnet{s})
 	}
-	if err := w.ranges().Write(f); err != nil {
-		w.t.Fatal(err)
-	}
+	must(w.t, w.ranges().Write(f))
 }
 
 // ownNothing takes the file away.
 func (w *world) ownNothing() {
 	w.t.Helper()
-	if err := w.ranges().Remove("gpu"); err != nil {
-		w.t.Fatal(err)
-	}
+	must(w.t, w.ranges().Remove("gpu"))
 }
 
 // added adds an attachment of a new pod and returns what it got.

@@ -102,9 +102,7 @@ func TestARailMayBeSkipped(t *testing.T) {
 	n := w.node()
 	n.Log = slog.New(slog.NewTextHandler(&log, nil))
 	res, err := n.Add(ctx, w.request("c1", "net1", `, "minRails": 2`))
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	if len(res.Interfaces) != 2 || res.Interfaces[1].Name != "net1-2" {
 		t.Errorf("got %v, want net1 and net1-2", res.Interfaces)
 	}
@@ -160,9 +158,7 @@ func TestDELWithoutARecordRemovesAllRails(t *testing.T) {
 	t.Parallel()
 	w := newRailsWorld(t)
 	w.mustCome("c1")
-	if err := os.RemoveAll(filepath.Join(w.dir, "attachments", "c1")); err != nil {
-		t.Fatal(err)
-	}
+	must(t, os.RemoveAll(filepath.Join(w.dir, "attachments", "c1")))
 	w.mustLeave("c1")
 	w.mustBeEmpty("after DEL")
 }
@@ -302,13 +298,9 @@ func TestCheckOfSeveralRailsSeesWhatBelongsToNoInterface(t *testing.T) {
 	req := w.request("c1", "net1", "")
 	w.mustAdd(req)
 	rec, err := w.node().Records.Load(c1)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	rec.Plan.Ops = append(rec.Plan.Ops, sharedRoute())
-	if err := w.node().Records.Save(rec); err != nil {
-		t.Fatal(err)
-	}
+	must(t, w.node().Records.Save(rec))
 	err = w.node().Check(ctx, req)
 	if cnierr.CodeOf(err) != cnierr.Damaged || !strings.Contains(err.Error(), "10.9.0.0/24") || strings.Contains(err.Error(), `rail "`) {
 		t.Errorf("the host lacks a route: CHECK says %v", err)

@@ -196,9 +196,7 @@ func TestTheRecordSaysWhereTheGIDsAre(t *testing.T) {
 	w := exclusive(t)
 	w.mustAdd(w.request("c1", "net1", ""))
 	rec, err := record.Store{Dir: w.dir, BootID: w.boot}.Load(c1)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	for _, op := range rec.Plan.Ops {
 		g, ok := op.Kind.(plan.GID)
 		if !ok {

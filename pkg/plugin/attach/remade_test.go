@@ -72,9 +72,7 @@ func (w *world) repairsAfterReset(fillersLast bool) {
 		t.Errorf("under a program: got %v, want code %d and no change", err, cnierr.RDMAHeld)
 	}
 	w.hca.users = nil
-	if err := w.repairs().Reset(ctx, remade, w.repairEach); err != nil {
-		t.Fatal(err)
-	}
+	must(t, w.repairs().Reset(ctx, remade, w.repairEach))
 	if diff := cmp.Diff(before, [][][]int{w.indexes("c1"), w.indexes("c2")}); diff != "" {
 		t.Errorf("indexes (-before +after):\n%s", diff)
 	}
@@ -161,9 +159,7 @@ func TestResetDoesNotStopAnADD(t *testing.T) {
 	w.reset(false)
 	records := w.node().Records
 	unlock, err := records.Lock(ctx, c1.ContainerID)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	cleared := make(chan error, 1)
 	port := repair.Remade{Device: device, Pods: []conf.Attachment{c1}}
 	go func() {

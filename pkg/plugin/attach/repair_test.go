@@ -79,9 +79,7 @@ func TestRepairRestoresWhatCheckMisses(t *testing.T) {
 			}
 
 			done, err := n.Repair(ctx, c1)
-			if err != nil {
-				t.Fatal(err)
-			}
+			must(t, err)
 			if diff := cmp.Diff(lost.Commands("pod"), done.Commands("pod")); diff != "" {
 				t.Errorf("Repair did something else than Lost said (-said +did):\n%s", diff)
 			}
@@ -347,13 +345,9 @@ func TestAPodOfAProcessOfTheHostIsGone(t *testing.T) {
 		t.Fatal(err)
 	}
 	rec, err := n.Records.Load(c1)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	rec.Netns = kerneltest.HostPath
-	if err := n.Records.Save(rec); err != nil {
-		t.Fatal(err)
-	}
+	must(t, n.Records.Save(rec))
 	if _, err := n.CheckRecord(ctx, c1); !errors.Is(err, kernel.ErrNetnsGone) {
 		t.Errorf("got %v, want that the pod is gone", err)
 	}

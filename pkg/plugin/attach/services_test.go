@@ -18,9 +18,7 @@ import (
 func (w *world) throughTheNode(container string) (out []string) {
 	w.t.Helper()
 	rec, err := w.node().Records.Load(conf.Attachment{ContainerID: conf.ContainerID(container), IfName: "eth0"})
-	if err != nil {
-		w.t.Fatal(err)
-	}
+	must(w.t, err)
 	for r := range plan.All[plan.Route](rec.Plan.Ops.At(plan.Pod)) {
 		if r.Link == conf.HostLinkInterface && r.Table == plan.MainTable {
 			out = append(out, r.Dst.String())
@@ -45,14 +43,10 @@ func TestPodsReachTheServicesThatTheAgentHasWritten(t *testing.T) {
 		}
 	}
 	before := []string{"169.254.20.10/32", "10.244.0.0/16", "10.96.0.0/12", "10.0.0.7/32", "fd00:96::/108"}
-	if err := add("c1"); err != nil {
-		t.Fatal(err)
-	}
+	must(t, add("c1"))
 	reaches("c1", before...)
 	w.services("10.96.0.0/12", "10.112.0.0/16")
-	if err := add("c2"); err != nil {
-		t.Fatal(err)
-	}
+	must(t, add("c2"))
 	reaches("c2", "169.254.20.10/32", "10.244.0.0/16", "10.96.0.0/12", "10.112.0.0/16", "10.0.0.7/32")
 	if err := add("c1"); err != nil { // again
 		t.Error(err)

@@ -53,9 +53,7 @@ func TestTheLastAttachmentUndoesWhatIsShared(t *testing.T) {
 	t.Parallel()
 	for _, gone := range []bool{false, true} {
 		w, add := sharers(t)
-		if err := errors.Join(add("c1"), add("c2")); err != nil {
-			t.Fatal(err)
-		}
+		must(t, errors.Join(add("c1"), add("c2")))
 		if gone {
 			w.fake.RemovePod(podPath("c1"))
 			w.fake.RemovePod(podPath("c2"))
@@ -74,9 +72,7 @@ func TestAFailureAtEveryOpLeavesWhatIsSharedToOthers(t *testing.T) {
 		for i := 1; ; i++ {
 			w, add := sharers(t)
 			if shared {
-				if err := add("c1"); err != nil {
-					t.Fatal(err)
-				}
+				must(t, add("c1"))
 			}
 			before := w.fake.Calls()
 			w.fake.FailAt(i, errFault)
@@ -110,9 +106,7 @@ func TestACrashAtEveryOpLeavesWhatIsSharedToOthers(t *testing.T) {
 				if verb == "DEL" {
 					err = errors.Join(err, add("c2"))
 				}
-				if err != nil {
-					t.Fatal(err)
-				}
+				must(t, err)
 				w.crash = at
 				died = w.run(func(n attach.Node) { run(w, n) })
 				w.crash = 0
@@ -134,9 +128,7 @@ func TestLastDELsAtOnceLeaveNothing(t *testing.T) {
 	t.Parallel()
 	for range 30 {
 		w, add := sharers(t)
-		if err := errors.Join(add("c1"), add("c2")); err != nil {
-			t.Fatal(err)
-		}
+		must(t, errors.Join(add("c1"), add("c2")))
 		var both sync.WaitGroup
 		for _, id := range []string{"c1", "c2"} {
 			both.Go(func() { w.mustLeave(id, "at once") })
@@ -166,9 +158,7 @@ func TestAForeignThingIsNeitherSharedNorRemoved(t *testing.T) {
 func TestWhatAnUnreadableRecordMayShareStays(t *testing.T) {
 	t.Parallel()
 	w, add := sharers(t)
-	if err := errors.Join(add("c1"), add("c2")); err != nil {
-		t.Fatal(err)
-	}
+	must(t, errors.Join(add("c1"), add("c2")))
 	write(t, filepath.Join(w.dir, "attachments", "c1", "net1.json"), "{")
 	w.mustLeave("c2")
 	w.mustShare(true, "beside an unreadable record")
@@ -177,9 +167,7 @@ func TestWhatAnUnreadableRecordMayShareStays(t *testing.T) {
 func TestRepairDoesWhatIsSharedAgain(t *testing.T) {
 	t.Parallel()
 	w, add := sharers(t)
-	if err := errors.Join(add("c1"), add("c2")); err != nil {
-		t.Fatal(err)
-	}
+	must(t, errors.Join(add("c1"), add("c2")))
 	w.fake.Host().IP("route del 10.9.0.0/24 dev ens1 table 200")
 	if done, err := w.repairs().Repair(ctx, c1); err != nil || len(done) != 1 {
 		t.Errorf("did %v, %v, want one operation", done, err)

@@ -373,9 +373,7 @@ func (w *world) request(id, ifName, extra string) conf.Request {
 		ContainerID: id, IfName: ifName, Netns: podPath(id),
 		Stdin: fmt.Appendf(nil, w.config, w.mode, extra),
 	})
-	if err != nil {
-		w.t.Fatal(err)
-	}
+	must(w.t, err)
 	return r
 }
 
@@ -385,9 +383,7 @@ func (w *world) del(id, ifName string) conf.Del {
 		ContainerID: id, IfName: ifName, Netns: podPath(id),
 		Stdin: fmt.Appendf(nil, w.config, w.mode, ""),
 	})
-	if err != nil {
-		w.t.Fatal(err)
-	}
+	must(w.t, err)
 	return d
 }
 
@@ -444,9 +440,7 @@ func (w *world) mustGC(network string, valid ...conf.Attachment) {
 func (w *world) leases() []string {
 	w.t.Helper()
 	entries, err := w.book().List(context.Background(), "")
-	if err != nil {
-		w.t.Fatal(err)
-	}
+	must(w.t, err)
 	var out []string
 	for _, e := range entries {
 		if e.State == ledger.Leased {
@@ -463,9 +457,7 @@ func (w *world) leases() []string {
 func (w *world) held() []string {
 	w.t.Helper()
 	l, err := filepath.Glob(filepath.Join(w.plugins, "lease-*"))
-	if err != nil {
-		w.t.Fatal(err)
-	}
+	must(w.t, err)
 	return l
 }
 
@@ -479,9 +471,7 @@ func (w *world) files() []string {
 		}
 		return nil
 	})
-	if err != nil {
-		w.t.Fatal(err)
-	}
+	must(w.t, err)
 	return out
 }
 
@@ -514,4 +504,12 @@ func (w *world) mustBeUndone(when string) {
 // everyNetnsLives is an observation of a node on which no namespace ends.
 func everyNetnsLives() func(netns.Ref) (bool, error) {
 	return func(netns.Ref) (bool, error) { return true, nil }
+}
+
+// must is for what a test needs and does not test.
+func must(t testing.TB, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
 }

@@ -99,3 +99,11 @@ func faults(t *testing.T, err error) []*cnierr.Error {
 func diff(want, got any) string {
 	return cmp.Diff(want, got, cmpopts.EquateComparable(netip.Addr{}, netip.Prefix{}), cmpopts.IgnoreFields(conf.Request{}, "Digest"))
 }
+
+// must is for what a test needs and does not test.
+func must(t testing.TB, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+}

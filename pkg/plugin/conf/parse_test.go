@@ -241,9 +241,7 @@ func TestArgumentsAskForAddressesOfThePool(t *testing.T) {
 	in := input(ofPool(one) + `, "runtimeConfig": {"ips": ["172.16.11.9/24"]}`)
 	in.Args = "IP=172.16.11.9, 172.16.11.9/24"
 	got, err := conf.Parse(in)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	if d := diff([]netip.Addr{addr("172.16.11.9")}, got.Rails[0].Requested); d != "" {
 		t.Errorf("requested (-want +got):\n%s", d)
 	}
@@ -254,9 +252,7 @@ func TestRequestSharesNoMemoryWithTheInput(t *testing.T) {
 	in := input(`"ipam": {"type": "dhcp"}, "dns": {"domain": "example"}`)
 	before := bytes.Clone(in.Stdin)
 	r, err := conf.Parse(in)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	clear(in.Stdin)
 	if !bytes.Equal(r.IPAM.Raw, before) || r.DNS.Domain != "example" {
 		t.Errorf("after the input was overwritten: %q, %q", r.IPAM.Raw, r.DNS.Domain)
@@ -271,9 +267,7 @@ func TestExamplesAreAccepted(t *testing.T) {
 	}
 	for _, file := range files {
 		b, err := os.ReadFile(file)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		if _, err := conf.Parse(call(string(b))); err != nil {
 			t.Errorf("%s: %v", file, err)
 		}

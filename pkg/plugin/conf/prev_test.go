@@ -53,9 +53,7 @@ func TestAnAdoptedInterfaceGetsNoLease(t *testing.T) {
 	in := behind(`{"cniVersion": "1.0.0", "interfaces": [{"name": "net1", "mac": "80:00", "sandbox": "/x"}]}`, `"ipam": {}, "runtimeConfig": {"mac": "02:00:00:00:00:01", "ips": ["172.16.11.9"]}`)
 	in.Args = "MAC=02:00:00:00:00:02;IP=172.16.11.8"
 	r, err := conf.Parse(in)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	if r.Prev == nil || r.IPAM.Type != "" || r.IPAM.Requested != nil {
 		t.Errorf("got %+v, ipam %+v", r.Prev, r.IPAM)
 	}
@@ -167,9 +165,7 @@ func TestDigestIsOfTheConfiguration(t *testing.T) {
 			Command: "ADD", ContainerID: "c1", Netns: "/run/netns/c1", IfName: "net1",
 			Stdin: []byte(`{"cniVersion": "1.0.0", "name": "n", "type": "roce"` + more + `, "rails": [{"master": "a", "ifName": "r0"}]}`),
 		})
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		return r.Digest
 	}
 	plain := digest("")

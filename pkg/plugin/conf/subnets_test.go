@@ -31,9 +31,7 @@ func TestSubnetsThatAreKnownLaterAreAsGoodAsThoseOfTheConfiguration(t *testing.T
 	later := mustParse(t, railed(three+rest+ofPool(fromNIC+routes)))
 	before := fmt.Sprintf("%+v", later)
 	got, err := later.WithSubnets(perRail)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	want.IPAM.FromMaster = &pool.FromMaster{Gateway: pool.LastHost}
 	if d := diff(want, got); d != "" {
 		t.Errorf("(-want +got):\n%s", d)
@@ -49,9 +47,7 @@ func TestOneNICGetsItsSubnets(t *testing.T) {
 	r := mustParse(t, input(ofPool(fromNIC+more)+`, "runtimeConfig": {"ips": ["10.0.0.5/24"]}`))
 	s := wide("10.0.0.0/24", "10.0.0.254")
 	got, err := r.WithSubnets([][]pool.Subnet{{s}})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	one := &r.Rails[0]
 	one.Subnets, one.Requested, one.Routes = []pool.Subnet{s}, r.IPAM.Requested, r.IPAM.Routes
 	if d := diff(r, got); d != "" {
@@ -63,9 +59,7 @@ func TestSkippedRailGetsNothing(t *testing.T) {
 	t.Parallel()
 	r := mustParse(t, railed(two+`, `+ofPool(`"table": true, "routes": [{"dst": "10.9.0.0/16"}]`)+`, "minRails": 1, "runtimeConfig": {"ips": ["10.0.0.5"]}`))
 	got, err := r.WithSubnets([][]pool.Subnet{nil, {wide("10.0.0.0/24", "")}})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	if p := got.Rails[0]; p.Subnets != nil || p.Requested != nil || p.Routes != nil {
 		t.Errorf("rail 0 has %+v", p)
 	}
@@ -127,9 +121,7 @@ func TestTableHasTheSubnetsOfANode(t *testing.T) {
 		[{"subnet": "172.16.0.2/31", "gateway": "172.16.0.2"}, {"subnet": "fd00::2/127"}]
 	]}}`
 	got, err := pool.ParseTable("/etc/rails.json", []byte(file), "gpu-01")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	want := [][]pool.Subnet{{wide("172.16.0.0/31", "172.16.0.0")}, {wide("172.16.0.2/31", "172.16.0.2"), wide("fd00::2/127", "")}}
 	if d := diff(want, got); d != "" {
 		t.Errorf("(-want +got):\n%s", d)

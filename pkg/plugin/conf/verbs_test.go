@@ -92,9 +92,7 @@ func TestIPAMIgnoresTheKeysOfTheMainPlugin(t *testing.T) {
 	want.IPAM.Requested = []netip.Addr{addr("172.16.11.9")}
 	want.Rails[0].Requested = want.IPAM.Requested
 	got, err := conf.ParseIPAM(in)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	if d := diff(want, got); d != "" {
 		t.Errorf("(-want +got):\n%s", d)
 	}

@@ -28,9 +28,7 @@ func (n *node) setAside(addr netip.Addr, owner ledger.Owner) {
 		l.SetAside(ledger.Aside{Addr: addr, Owner: owner})
 		return nil
 	})
-	if err != nil {
-		n.t.Fatal(err)
-	}
+	must(n.t, err)
 }
 
 func inNamespace(name string) ledger.Owner {
@@ -56,15 +54,11 @@ func TestAnAddressThatIsSetAsideIsFreeWhenItsNamespaceGoes(t *testing.T) {
 			t.Errorf("listed as %v, %v", entries, err)
 		}
 		other := ipam.Key{ContainerID: "c", IfName: "net2"}
-		if err := n.book().Release(ctx, other, inNamespace("old").Netns); err != nil {
-			t.Fatal(err)
-		}
+		must(t, n.book().Release(ctx, other, inNamespace("old").Netns))
 		_, err = n.lease(requests) // that was another interface
 		wantCode(t, err, cnierr.TryAgain)
 		if del {
-			if err := n.book().Release(ctx, ipam.Key{ContainerID: "c", IfName: "net1"}, inNamespace("old").Netns); err != nil {
-				t.Fatal(err)
-			}
+			must(t, n.book().Release(ctx, ipam.Key{ContainerID: "c", IfName: "net1"}, inNamespace("old").Netns))
 		} else {
 			n.dead["/run/netns/old"] = true
 		}
@@ -111,12 +105,8 @@ func TestAnAddressThatIsSetAsideIsNotLeasedIfItsEntryIsDamaged(t *testing.T) {
 	n.setAside(netip.MustParseAddr("10.0.0.9"), inNamespace("old"))
 	path := filepath.Join(n.dir, "leases.db")
 	file, err := os.ReadFile(path)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := os.WriteFile(path, bytes.ReplaceAll(file, []byte("netns/old"), []byte("netns/new")), 0); err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
+	must(t, os.WriteFile(path, bytes.ReplaceAll(file, []byte("netns/old"), []byte("netns/new")), 0))
 	_, err = n.lease(ask("next", subnet("10.0.0.9/32")))
 	wantCode(t, err, cnierr.Unreadable)
 }
@@ -130,9 +120,7 @@ func TestAnAddressThatIsOnRecordAndInUseElsewhereIsNotGivenBack(t *testing.T) {
 	addr := netip.MustParsePrefix(n.mustLease(a)[0]).Addr()
 	n.setAside(addr, inNamespace("x"))
 	for range 2 {
-		if err := n.book().Release(ctx, a.Owner.Key(), netns.Ref{}); err != nil {
-			t.Fatal(err)
-		}
+		must(t, n.book().Release(ctx, a.Owner.Key(), netns.Ref{}))
 		if got := n.mustLease(a); got[0] == addr.String()+"/30" {
 			t.Errorf("got %v back, which a namespace has", got)
 		}
@@ -160,14 +148,10 @@ func TestAnAddressThatIsSetAsideIsFreedByThePluginThatMadeItsInterface(t *testin
 				continue
 			}
 			k := ipam.Key{ContainerID: "c", IfName: "net1", Network: "net", Program: program}
-			if err := n.book().Release(ctx, k, owner.Netns); err != nil {
-				t.Fatal(err)
-			}
+			must(t, n.book().Release(ctx, k, owner.Netns))
 			n.wantEntries(" 10.0.0.9 set-aside  0s")
 		}
-		if err := n.book().Release(ctx, ipam.Key{ContainerID: "c", IfName: "net1", Network: "net", Program: made}, owner.Netns); err != nil {
-			t.Fatal(err)
-		}
+		must(t, n.book().Release(ctx, ipam.Key{ContainerID: "c", IfName: "net1", Network: "net", Program: made}, owner.Netns))
 		n.wantEntries()
 	}
 }
@@ -177,14 +161,10 @@ func TestAnAddressOfSeveralNamespacesIsFreeWhenAnOperatorSaysSo(t *testing.T) {
 	addr := netip.MustParseAddr("10.0.0.9")
 	n := newNode(t)
 	n.setAside(addr, ledger.Owner{})
-	if err := n.book().Release(ctx, ipam.Key{ContainerID: "c", IfName: ""}, netns.Ref{}); err != nil {
-		t.Fatal(err)
-	}
+	must(t, n.book().Release(ctx, ipam.Key{ContainerID: "c", IfName: ""}, netns.Ref{}))
 	b := ask("b", subnet("10.0.0.9/32"))
 	_, err := n.lease(b)
 	wantCode(t, err, cnierr.PoolExhausted)
-	if err := n.book().ReleaseAddress(ctx, "-", addr); err != nil {
-		t.Fatal(err)
-	}
+	must(t, n.book().ReleaseAddress(ctx, "-", addr))
 	n.mustLease(b)
 }

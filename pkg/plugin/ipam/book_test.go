@@ -108,17 +108,13 @@ func (n *node) lease(a ipam.Ask) ([]string, error) {
 func (n *node) mustLease(a ipam.Ask) []string {
 	n.t.Helper()
 	out, err := n.lease(a)
-	if err != nil {
-		n.t.Fatal(err)
-	}
+	must(n.t, err)
 	return out
 }
 
 func (n *node) release(pod string) {
 	n.t.Helper()
-	if err := n.book().Release(ctx, ipam.Key{ContainerID: "id-" + pod, IfName: "net1", Network: "net"}, netns.Ref{}); err != nil {
-		n.t.Fatal(err)
-	}
+	must(n.t, n.book().Release(ctx, ipam.Key{ContainerID: "id-" + pod, IfName: "net1", Network: "net"}, netns.Ref{}))
 }
 
 func wantCode(t *testing.T, err error, code cnierr.Code, texts ...string) {
@@ -164,9 +160,7 @@ func TestSmallSubnetsGiveExactlyTheirAddresses(t *testing.T) {
 			}
 			for i := range tc.want {
 				l, err := next(i)
-				if err != nil {
-					t.Fatal(err)
-				}
+				must(t, err)
 				got = append(got, l...)
 			}
 			slices.Sort(got)
@@ -261,9 +255,7 @@ func TestRejectedAddressIsNotGivenAgain(t *testing.T) {
 	n := newNode(t)
 	a := ask("a", subnet("10.0.0.0/24"), subnet("fd00::/64"))
 	first := n.mustLease(a)
-	if err := n.book().Reject(ctx, a, []netip.Addr{netip.MustParsePrefix(first[0]).Addr()}); err != nil {
-		t.Fatal(err)
-	}
+	must(t, n.book().Reject(ctx, a, []netip.Addr{netip.MustParsePrefix(first[0]).Addr()}))
 	second := n.mustLease(a)
 	if second[0] == first[0] || second[1] != first[1] {
 		t.Errorf("got %v, then %v", first, second)
@@ -340,9 +332,7 @@ func TestNothingIsReapedWhenMostSeemDead(t *testing.T) {
 func (n *node) holders() []string {
 	n.t.Helper()
 	entries, err := n.book().List(ctx, "")
-	if err != nil {
-		n.t.Fatal(err)
-	}
+	must(n.t, err)
 	var out []string
 	for _, e := range entries {
 		if e.State.String() == "leased" {
@@ -393,9 +383,7 @@ func TestPreviewAndListMakeNoFile(t *testing.T) {
 func TestUnusableStateFolderIsAnIOError(t *testing.T) {
 	t.Parallel()
 	n := newNode(t)
-	if err := os.WriteFile(n.dir, nil, 0o600); err != nil {
-		t.Fatal(err)
-	}
+	must(t, os.WriteFile(n.dir, nil, 0o600))
 	_, err := n.lease(ask("a", subnet("10.0.0.0/24")))
 	wantCode(t, err, cnierr.IO, n.dir)
 }

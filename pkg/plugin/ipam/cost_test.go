@@ -119,9 +119,7 @@ func (c cost) list() [4]int64 { return [...]int64{c.written, c.calls, c.allocs, 
 func spent(t *testing.T) cost {
 	t.Helper()
 	var usage unix.Rusage
-	if err := unix.Getrusage(unix.RUSAGE_THREAD, &usage); err != nil {
-		t.Fatal(err)
-	}
+	must(t, unix.Getrusage(unix.RUSAGE_THREAD, &usage))
 	text, err := os.ReadFile("/proc/thread-self/io")
 	if err != nil {
 		t.Skip("the kernel does not count what threads read and write (CONFIG_TASK_IO_ACCOUNTING): ", err)

@@ -144,9 +144,7 @@ func (m model) oldest() time.Duration {
 func (m model) compare(t *testing.T, n *node) {
 	t.Helper()
 	entries, err := n.book().List(ctx, "rail")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	leased := map[netip.Addr]string{}
 	quarantined := map[netip.Addr]bool{}
 	for _, e := range entries {

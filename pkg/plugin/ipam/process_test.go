@@ -76,9 +76,7 @@ func TestProcessesThatAreKilledLoseAndDoubleNothing(t *testing.T) {
 			cmd, out := exec.Command(os.Args[0]), &heard{first: make(chan struct{})}
 			cmd.Env = append(os.Environ(), workerDir+"="+n.dir)
 			cmd.Stdout = out
-			if err := cmd.Start(); err != nil {
-				t.Fatal(err)
-			}
+			must(t, cmd.Start())
 			workers, outputs = append(workers, cmd), append(outputs, out)
 		}
 		<-outputs[0].first // however long a process takes to start here
@@ -127,9 +125,7 @@ func (h *heard) done() bool {
 func (n *node) mustBeSound(said map[string]string) {
 	n.t.Helper()
 	entries, err := n.book().List(ctx, "")
-	if err != nil {
-		n.t.Fatal(err)
-	}
+	must(n.t, err)
 	addrs := map[netip.Addr]bool{}
 	held := map[string]int{}
 	for _, e := range entries {
@@ -181,4 +177,12 @@ func TestParallelCallsGiveEachAddressOnce(t *testing.T) {
 // everyNetnsLives is an observation of a node on which no namespace ends.
 func everyNetnsLives() func(netns.Ref) (bool, error) {
 	return func(netns.Ref) (bool, error) { return true, nil }
+}
+
+// must is for what a test needs and does not test.
+func must(t testing.TB, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
 }

@@ -251,9 +251,7 @@ func TestRejectedAddressTakesItsSlotFromTheWholeGroup(t *testing.T) {
 	six := subnet("fd00::/64")
 	a := ask("a", append(s, six)...)
 	first := n.mustLease(a)
-	if err := n.book().Reject(ctx, a, []netip.Addr{netip.MustParsePrefix(first[1]).Addr()}); err != nil {
-		t.Fatal(err)
-	}
+	must(t, n.book().Reject(ctx, a, []netip.Addr{netip.MustParsePrefix(first[1]).Addr()}))
 	second := n.mustLease(a)
 	if len(slots(second[:3])) != 1 || second[0] == first[0] || second[3] != first[3] {
 		t.Errorf("got %v, then %v", first, second)
@@ -270,9 +268,7 @@ func TestRejectedAddressOfNoGroupGoesAlone(t *testing.T) {
 	n := newNode(t)
 	a := requesting(ask("a", subnet("10.0.0.0/24"), subnet("10.1.0.0/24")), "10.0.0.7", "10.1.0.7")
 	n.mustLease(a)
-	if err := n.book().Reject(ctx, a, a.Requested[:1]); err != nil {
-		t.Fatal(err)
-	}
+	must(t, n.book().Reject(ctx, a, a.Requested[:1]))
 	n.wantEntries("rail 10.0.0.7 conflict a 0s", "rail 10.1.0.7 leased a 0s")
 }
 
@@ -284,9 +280,7 @@ func TestRejectWithoutAnotherSlotGivesWhatThereIs(t *testing.T) {
 	if l := n.mustLease(a); !slices.Equal(slots(l), []string{"2"}) {
 		t.Errorf("got %v", l)
 	}
-	if err := n.book().Reject(ctx, a, []netip.Addr{netip.MustParseAddr("10.1.0.2")}); err != nil {
-		t.Fatal(err)
-	}
+	must(t, n.book().Reject(ctx, a, []netip.Addr{netip.MustParseAddr("10.1.0.2")}))
 	if d := cmp.Diff([]string{"10.0.0.2/29", "10.1.0.3/29"}, n.mustLease(a)); d != "" {
 		t.Errorf("(-want +got):\n%s", d)
 	}
@@ -331,8 +325,6 @@ func TestRailsInOneSubnetGetAnAddressEach(t *testing.T) {
 func (n *node) usage(a ipam.Ask) []ipam.Usage {
 	n.t.Helper()
 	u, err := n.book().Usage(ctx, a)
-	if err != nil {
-		n.t.Fatal(err)
-	}
+	must(n.t, err)
 	return u
 }

@@ -75,9 +75,7 @@ func TestReleaseOfNothingLooksAtNoNamespace(t *testing.T) {
 		},
 	})
 	b := ask("b").Owner
-	if err := book.Release(ctx, b.Key(), b.Netns); err != nil {
-		t.Fatal(err)
-	}
+	must(t, book.Release(ctx, b.Key(), b.Netns))
 }
 
 func TestReleaseReapsWhereItsOwnNamespaceIsSeen(t *testing.T) {
@@ -91,9 +89,7 @@ func TestReleaseReapsWhereItsOwnNamespaceIsSeen(t *testing.T) {
 	release := func(pod string) []string {
 		t.Helper()
 		o := ask(pod).Owner
-		if err := n.book().Release(ctx, o.Key(), o.Netns); err != nil {
-			t.Fatal(err)
-		}
+		must(t, n.book().Release(ctx, o.Key(), o.Netns))
 		return n.holders()
 	}
 	if got := release("b"); !slices.Equal(got, []string{"a", "c", "d"}) {

@@ -23,9 +23,7 @@ import (
 func (n *node) entries() []string {
 	n.t.Helper()
 	list, err := n.book().List(ctx, "")
-	if err != nil {
-		n.t.Fatal(err)
-	}
+	must(n.t, err)
 	var out []string
 	for _, e := range list {
 		out = append(out, fmt.Sprintf("%s %v %v %s %v", e.Pool, e.Addr, e.State, e.Owner.PodName, e.Age))
@@ -88,16 +86,12 @@ func TestEachPluginHasItsOwnLease(t *testing.T) {
 		if again := n.mustLease(a)[0]; again != had[i] {
 			t.Errorf("%s of %s: got %s, had %s", a.Owner.Program, a.Owner.Network, again, had[i])
 		}
-		if err := n.book().Reject(ctx, a, []netip.Addr{netip.MustParsePrefix(had[(i+1)%3]).Addr()}); err != nil {
-			t.Fatal(err)
-		}
+		must(t, n.book().Reject(ctx, a, []netip.Addr{netip.MustParsePrefix(had[(i+1)%3]).Addr()}))
 	}
 	other := asks[1]
 	other.Subnets = []ipam.Subnet{subnet("10.1.0.0/24")}
 	n.mustLease(other)
-	if err := n.book().Release(ctx, other.Owner.Key(), other.Owner.Netns); err != nil {
-		t.Fatal(err)
-	}
+	must(t, n.book().Release(ctx, other.Owner.Key(), other.Owner.Netns))
 	for _, i := range []int{0, 2} {
 		if again := n.mustLease(asks[i])[0]; again != had[i] {
 			t.Errorf("%s of %s: got %s, had %s", asks[i].Owner.Program, asks[i].Owner.Network, again, had[i])
@@ -132,9 +126,7 @@ func TestReleaseOfOneAddressLeavesTheOthers(t *testing.T) {
 	n.mustLease(in("rail3", ask("a", subnet("10.0.0.1/32")))) // of another network
 	one := netip.MustParseAddr("10.0.0.1")
 	for range 2 { // the second time it is already in quarantine
-		if err := n.book().ReleaseAddress(ctx, "rail", one); err != nil {
-			t.Fatal(err)
-		}
+		must(t, n.book().ReleaseAddress(ctx, "rail", one))
 	}
 	n.wantEntries("rail 10.0.0.1 quarantined a 0s", "rail fd00::1 leased a 0s", "rail3 10.0.0.1 leased a 0s")
 	for name, err := range map[string]error{
@@ -159,9 +151,7 @@ func TestARejectedAddressIsInQuarantineForAMinuteAtLeast(t *testing.T) {
 	first := n.mustLease(a)
 	reject := func(l string) {
 		t.Helper()
-		if err := n.book().Reject(ctx, a, []netip.Addr{netip.MustParsePrefix(l).Addr()}); err != nil {
-			t.Fatal(err)
-		}
+		must(t, n.book().Reject(ctx, a, []netip.Addr{netip.MustParsePrefix(l).Addr()}))
 	}
 	reject(first[0])
 	second := n.mustLease(a)
@@ -246,9 +236,7 @@ func TestUsageAddsUp(t *testing.T) {
 	}
 	n.release("b1")
 	got, err := n.book().Usage(ctx, ipam.Ask{Pool: "rail", Subnets: a.Subnets, Reserved: a.Reserved})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	if u := got[0]; u.Leased != 2 || u.Quarantined != 1 || u.Free.Int64() != 15 || u.Unusable.Int64() != 238 || u.Total.Int64() != 256 {
 		t.Errorf("got %v, %v free", u, u.Free)
 	}

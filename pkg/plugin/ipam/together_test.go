@@ -219,9 +219,7 @@ func distance(from, to netip.Addr) int {
 func (w world) open(a ipam.Ask) []int {
 	used := map[netip.Addr]bool{}
 	entries, err := w.book().List(ctx, "rail")
-	if err != nil {
-		w.t.Fatal(err)
-	}
+	must(w.t, err)
 	for _, e := range entries {
 		own := e.State.String() == "quarantined" && e.Owner.PodName == a.Owner.PodName
 		rested := e.State.String() != "leased" && e.Age >= a.Quarantine
@@ -262,9 +260,7 @@ func (w world) nothingTwice() {
 	}
 	got := map[netip.Addr]string{}
 	entries, err := w.book().List(ctx, "rail")
-	if err != nil {
-		w.t.Fatal(err)
-	}
+	must(w.t, err)
 	for _, e := range entries {
 		if e.State.String() == "leased" {
 			got[e.Addr] = e.Owner.PodName

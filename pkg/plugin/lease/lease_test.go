@@ -119,9 +119,7 @@ func TestAcquireGivesTheSameAddressesUntilTheyAreReleased(t *testing.T) {
 func TestClaimAndPreviewLeaseNothing(t *testing.T) {
 	forEach(t, func(t *testing.T, n *node, s source) {
 		rails, err := n.claim("pod-0", "").Preview(t.Context())
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		n.mustHold("after Preview", nil)
 		if previewed, got := addrs(rails), n.acquire("pod-0", ""); len(previewed) > 0 && !slices.Equal(previewed, got) {
 			t.Errorf("Preview gave %v, Acquire %v", previewed, got)
@@ -166,9 +164,7 @@ func TestGCFindsLeasesWithoutRecordInOurPools(t *testing.T) {
 		n.acquire("pod-1", "")
 		gc := conf.GC{Network: "rail", IPAM: n.request("pod-0", "").IPAM.Type}
 		held, err := n.allocator().Held(t.Context(), gc)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		if gc.IPAM != conf.PoolType {
 			if len(held) > 0 {
 				t.Errorf("held: %v", held)
@@ -191,9 +187,7 @@ func TestRejectedAddressesAreNotGivenAgain(t *testing.T) {
 	forEach(t, func(t *testing.T, n *node, s source) {
 		c := n.claim("pod-0", "")
 		first, err := c.Acquire(t.Context())
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		again, err := c.Reject(t.Context(), taken(addrs(first)[0]))
 		if again != s.others || (err == nil) != (s.others || s.nothing) {
 			t.Fatalf("again is %v, error %v, and the source has others: %v", again, err, s.others)
@@ -276,9 +270,7 @@ func TestCheckSaysWhatIsNotLeasedAnyMore(t *testing.T) {
 		if err := n.allocator().Check(t.Context(), n.request("pod-0", ""), rec); err != nil {
 			t.Errorf("while it is leased: %v", err)
 		}
-		if err := n.allocator().Release(t.Context(), rec); err != nil {
-			t.Fatal(err)
-		}
+		must(t, n.allocator().Release(t.Context(), rec))
 		if err := n.allocator().Check(t.Context(), n.request("pod-0", ""), rec); (err == nil) != s.nothing {
 			t.Errorf("after it is released, with the configuration: %v", err)
 		}
@@ -315,9 +307,7 @@ func TestAPluginThatIsBeingInstalledIsRunWhenItIsThere(t *testing.T) {
 	t.Parallel()
 	n := newNode(t, sources()["another IPAM plugin"])
 	f, err := os.OpenFile(n.plugins+"/foreign", os.O_WRONLY, 0)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	time.AfterFunc(200*time.Millisecond, func() { f.Close() })
 	n.acquire("pod-0", "")
 	n.mustHold("installed", []string{"pod-0"})

@@ -94,9 +94,7 @@ func TestEachAcquireHasAGrantOfItsOwn(t *testing.T) {
 		if err != nil || addrs(rails)[0] != netip.MustParseAddr(want) {
 			t.Errorf("got %v, %v, want %s", addrs(rails), err, want)
 		}
-		if err := n.allocator().Release(t.Context(), n.record("pod-0")); err != nil {
-			t.Fatal(err)
-		}
+		must(t, n.allocator().Release(t.Context(), n.record("pod-0")))
 		n.now += 2 * grantTime
 		n.grant("pod-0", "10.7.0.66")
 	}
@@ -153,15 +151,11 @@ func TestASkippedRailLeavesItsStickyAddress(t *testing.T) {
 	ranges := second
 	ranges.Ranges = []netrange.Range{netrange.Of(netip.MustParsePrefix("10.7.1.32/29"))}
 	f := nodefile.File{Pool: "gpu", Quarantine: time.Hour, Sticky: true, Rails: [][]pool.Subnet{{ofPool("10.7.0.32-10.7.0.39")}, {ranges}}}
-	if err := n.files().Write(f); err != nil {
-		t.Fatal(err)
-	}
+	must(t, n.files().Write(f))
 	n.answers()
 	n.agent[stickyKey("pod-0")] = nodefile.Answer{Rails: [][]pool.Subnet{{ofPool("10.7.0.64-10.7.0.64")}, {second}}, Until: n.now + grantTime}
 	c, err := n.allocator().Claim(n.request("pod-0", ""), []plan.RailFacts{{Fault: errors.New("no carrier")}, {}})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	rails, err := c.Acquire(t.Context())
 	if want := netip.MustParseAddr("10.7.1.64"); err != nil || len(rails) != 1 || addrs(rails)[0] != want {
 		t.Errorf("got %v, error %v, want %v", addrs(rails), err, want)

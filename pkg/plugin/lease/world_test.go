@@ -60,9 +60,7 @@ func newNode(t *testing.T, s source) *node {
 	n.write(filepath.Join(n.plugins, "foreign"), foreign, 0o700)
 	for _, id := range []conf.ContainerID{"pod-0", "pod-1"} { // an IPAM plugin inherits the lock
 		unlock, err := n.records().Lock(t.Context(), id)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		t.Cleanup(unlock)
 	}
 	if s.before != nil {
@@ -73,9 +71,7 @@ func newNode(t *testing.T, s source) *node {
 
 func (n *node) write(path, content string, mode os.FileMode) {
 	n.t.Helper()
-	if err := os.WriteFile(path, []byte(content), mode); err != nil {
-		n.t.Fatal(err)
-	}
+	must(n.t, os.WriteFile(path, []byte(content), mode))
 }
 
 func (n *node) book() *ipam.Book {
@@ -118,18 +114,14 @@ func (n *node) input(id, more string) conf.Input {
 func (n *node) request(id, more string) conf.Request {
 	n.t.Helper()
 	r, err := conf.Parse(n.input(id, more))
-	if err != nil {
-		n.t.Fatal(err)
-	}
+	must(n.t, err)
 	return r
 }
 
 func (n *node) del(id string) conf.Del {
 	n.t.Helper()
 	d, err := conf.ParseDel(n.input(id, ""))
-	if err != nil {
-		n.t.Fatal(err)
-	}
+	must(n.t, err)
 	return d
 }
 
@@ -142,9 +134,7 @@ func (n *node) claim(id, more string) *lease.Claim {
 		Pod: plan.PodFacts{Netns: netns.ID{Dev: 4, Ino: uint64(len(id)) + uint64(id[len(id)-1])}},
 	}
 	c, err := n.allocator().Claim(n.request(id, more), []plan.RailFacts{{Facts: facts}})
-	if err != nil {
-		n.t.Fatal(err)
-	}
+	must(n.t, err)
 	return c
 }
 
@@ -184,9 +174,7 @@ func (n *node) record(id string, as ...netip.Addr) record.Record {
 func (n *node) leased() []string {
 	n.t.Helper()
 	entries, err := n.book().List(n.t.Context(), "")
-	if err != nil {
-		n.t.Fatal(err)
-	}
+	must(n.t, err)
 	var out []string
 	for _, e := range entries {
 		if e.State == ledger.Leased {
@@ -194,9 +182,7 @@ func (n *node) leased() []string {
 		}
 	}
 	files, err := filepath.Glob(n.plugins + "/lease-*")
-	if err != nil {
-		n.t.Fatal(err)
-	}
+	must(n.t, err)
 	for _, f := range files {
 		_, id, _ := strings.Cut(filepath.Base(f), "-")
 		out = append(out, id)
@@ -209,9 +195,7 @@ func (n *node) leased() []string {
 func (n *node) own(sticky bool) {
 	n.t.Helper()
 	f := nodefile.File{Pool: "gpu", Quarantine: time.Hour, Sticky: sticky, Rails: [][]pool.Subnet{{ofPool("10.7.0.32-10.7.0.39")}}}
-	if err := n.files().Write(f); err != nil {
-		n.t.Fatal(err)
-	}
+	must(n.t, n.files().Write(f))
 }
 
 // answers has an agent of the RailPool. It has nothing for a pod without a grant.
@@ -250,4 +234,12 @@ func ofPool(span string) pool.Subnet {
 // everyNetnsLives is an observation of a node on which no namespace ends.
 func everyNetnsLives() func(netns.Ref) (bool, error) {
 	return func(netns.Ref) (bool, error) { return true, nil }
+}
+
+// must is for what a test needs and does not test.
+func must(t testing.TB, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
 }

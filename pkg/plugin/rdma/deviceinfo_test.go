@@ -40,9 +40,7 @@ func TestDeviceInfoIsWrittenAndRemoved(t *testing.T) {
 	t.Parallel()
 	s, op := info(t)
 	for range 2 {
-		if err := s.Do(t.Context(), plan.Op{Place: plan.Host, Kind: op}); err != nil {
-			t.Fatal(err)
-		}
+		must(t, s.Do(t.Context(), plan.Op{Place: plan.Host, Kind: op}))
 		holds(t, op.File, infoText)
 	}
 	if err := s.Check(t.Context(), plan.Op{Place: plan.Host, Kind: op}); err != nil {
@@ -52,9 +50,7 @@ func TestDeviceInfoIsWrittenAndRemoved(t *testing.T) {
 		t.Fatal(err)
 	}
 	for range 2 {
-		if err := s.Undo(t.Context(), plan.Op{Place: plan.Host, Kind: op}); err != nil {
-			t.Fatal(err)
-		}
+		must(t, s.Undo(t.Context(), plan.Op{Place: plan.Host, Kind: op}))
 	}
 	if files, err := os.ReadDir(filepath.Dir(op.File)); err != nil || len(files) != 0 {
 		t.Errorf("the folder has %v (%v), want nothing", files, err)
@@ -67,23 +63,15 @@ func TestDeviceInfoIsWrittenAndRemoved(t *testing.T) {
 func TestDeviceInfoOfTheDevicePluginStays(t *testing.T) {
 	t.Parallel()
 	s, op := info(t)
-	if err := os.MkdirAll(filepath.Dir(op.File), 0o755); err != nil {
-		t.Fatal(err)
-	}
+	must(t, os.MkdirAll(filepath.Dir(op.File), 0o755))
 	const theirs = `{"type":"pci","version":"1.1.0","pci":{"pci-address":"0000:0b:00.2","vhost-net":"/dev/vhost-net"}}`
-	if err := os.WriteFile(op.File, []byte(theirs), 0o444); err != nil {
-		t.Fatal(err)
-	}
-	if err := s.Do(t.Context(), plan.Op{Place: plan.Host, Kind: op}); err != nil {
-		t.Fatal(err)
-	}
+	must(t, os.WriteFile(op.File, []byte(theirs), 0o444))
+	must(t, s.Do(t.Context(), plan.Op{Place: plan.Host, Kind: op}))
 	holds(t, op.File, theirs)
 	if err := s.Check(t.Context(), plan.Op{Place: plan.Host, Kind: op}); err != nil {
 		t.Error(err)
 	}
-	if err := s.Undo(t.Context(), plan.Op{Place: plan.Host, Kind: op}); err != nil {
-		t.Fatal(err)
-	}
+	must(t, s.Undo(t.Context(), plan.Op{Place: plan.Host, Kind: op}))
 	holds(t, op.File, theirs)
 }
 
@@ -111,18 +99,12 @@ func TestDeviceInfoIsNotWrittenThroughALink(t *testing.T) {
 	t.Parallel()
 	s, op := info(t)
 	legit := filepath.Join(t.TempDir(), "legit")
-	if err := errors.Join(os.WriteFile(legit, []byte("legit"), 0o600), os.MkdirAll(filepath.Dir(op.File), 0o755)); err != nil {
-		t.Fatal(err)
-	}
+	must(t, errors.Join(os.WriteFile(legit, []byte("legit"), 0o600), os.MkdirAll(filepath.Dir(op.File), 0o755)))
 	for _, link := range []string{op.File, op.File + ".roce"} {
-		if err := os.Symlink(legit, link); err != nil {
-			t.Fatal(err)
-		}
+		must(t, os.Symlink(legit, link))
 	}
 	for _, do := range []func(context.Context, plan.Op) error{s.Do, s.Undo} {
-		if err := do(t.Context(), plan.Op{Place: plan.Host, Kind: op}); err != nil {
-			t.Fatal(err)
-		}
+		must(t, do(t.Context(), plan.Op{Place: plan.Host, Kind: op}))
 		if b, err := os.ReadFile(legit); err != nil || string(b) != "legit" {
 			t.Errorf("behind the links: %q, %v", b, err)
 		}

@@ -162,9 +162,7 @@ func TestFactsHaveIndexGUIDAndPCIAddress(t *testing.T) {
 	}
 	s := (&node{devices: []*hca{roce(7, "mlx5_0", r0, "r0")}}).subsystem(t, sys)
 	got, err := s.Facts(t.Context(), conf.RDMA{Mode: conf.RDMAShared}, plan.Link{Layers: [][]int32{{r0}}}, false)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	want := plan.RDMA{Device: plan.RDMADevice{Name: "mlx5_0", Index: 7, GUID: "5054:00ff:fe00:0007", Port: 1, Link: "r0", PCI: "0000:0b:00.0"}, Function: "0000:0b:00.0"}
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Errorf("(-want +got)\n%s", diff)
@@ -301,12 +299,8 @@ func TestDeviceIDNamesTheHardware(t *testing.T) {
 
 func link(t *testing.T, name, target string) {
 	t.Helper()
-	if err := os.MkdirAll(filepath.Dir(name), 0o700); err != nil {
-		t.Fatal(err)
-	}
-	if err := os.Symlink(target, name); err != nil {
-		t.Fatal(err)
-	}
+	must(t, os.MkdirAll(filepath.Dir(name), 0o700))
+	must(t, os.Symlink(target, name))
 }
 
 func TestErrorsListOnlySomeDevices(t *testing.T) {

@@ -282,12 +282,8 @@ func (n *node) withSettings(t *testing.T, device, tos, class string) {
 	t.Helper()
 	n.files = t.TempDir()
 	for name, text := range map[string]string{n.tosFile(device): tos, n.classFile(device): class} {
-		if err := os.MkdirAll(filepath.Dir(name), 0o700); err != nil {
-			t.Fatal(err)
-		}
-		if err := os.WriteFile(name, []byte(text+"\n"), 0o600); err != nil {
-			t.Fatal(err)
-		}
+		must(t, os.MkdirAll(filepath.Dir(name), 0o700))
+		must(t, os.WriteFile(name, []byte(text+"\n"), 0o600))
 	}
 }
 
@@ -360,4 +356,12 @@ func (c changing) Open(name string) (fs.File, error) {
 		return c.before.Open(name)
 	}
 	return c.after.Open(name)
+}
+
+// must is for what a test needs and does not test.
+func must(t testing.TB, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
 }

@@ -91,9 +91,7 @@ func TestRepairDoesNotTakeTheEntryOfThePodForThatOfAnother(t *testing.T) {
 			s := New(Config{Enter: here, Sys: sysfs("mlx5_0", v2("10.0.0.1"), v2(addr), "", ""), Log: slog.New(slog.DiscardHandler)})
 			op := wait(addr)
 			op.Targets[0].Index = &index
-			if err := s.LookBefore(plan.OnHost(op), setting("net1", addr)); err != nil {
-				t.Fatal(err)
-			}
+			must(t, s.LookBefore(plan.OnHost(op), setting("net1", addr)))
 			at, err := s.Place(t.Context(), rail(time.Second), addrs(addr), nil)
 			if (err == nil) != found || found && at[addrs(addr)[0]] != 1 {
 				t.Errorf("ADD found index %d: got %v, %v", index, at, err)
@@ -120,9 +118,7 @@ func TestPlaceWaitsForItsOwnEntriesToGo(t *testing.T) {
 	const addr = "172.16.0.11"
 	sys := sysfs("mlx5_0", v2(addr), "", "")
 	s := New(Config{Enter: here, Sys: sys})
-	if err := s.LookBefore(plan.OnHost(wait(addr)), setting("net1", addr)); err != nil {
-		t.Fatal(err)
-	}
+	must(t, s.LookBefore(plan.OnHost(wait(addr)), setting("net1", addr)))
 	maps.Copy(sys, sysfs("mlx5_0", v2(addr), v2("169.254.77.0"), ""))
 	at, err := s.Place(t.Context(), rail(time.Second), addrs("169.254.77.0"), addrs(addr))
 	if err != nil || at[addrs("169.254.77.0")[0]] != 1 {
@@ -148,9 +144,7 @@ func TestAnEntryBehindAGapIsNotTakenForOneThatIsLate(t *testing.T) {
 			sys := changing{sysfs("mlx5_0", before...), sysfs("mlx5_0", after...), time.Now().Add(5 * time.Millisecond)}
 			s := New(Config{Enter: here, Sys: sys, Log: slog.New(slog.DiscardHandler)})
 			op := wait(addr)
-			if err := s.LookBefore(plan.OnHost(op), setting("net1", addr)); err != nil {
-				t.Fatal(err)
-			}
+			must(t, s.LookBefore(plan.OnHost(op), setting("net1", addr)))
 			at, placeErr := s.Place(t.Context(), rail(time.Second), addrs(addr), nil)
 			err := s.Do(t.Context(), plan.Op{Place: plan.Host, Kind: op})
 			a := addrs(addr)[0]
@@ -174,9 +168,7 @@ func TestAnEntryThatWentAndCameIsThatOfThePod(t *testing.T) {
 			was, changing{gone, was, now.Add(8 * time.Millisecond)}, now.Add(3 * time.Millisecond),
 		}})
 		op := wait(addr)
-		if err := s.LookBefore(plan.OnHost(op), setting("net1", addr)); err != nil {
-			t.Fatal(err)
-		}
+		must(t, s.LookBefore(plan.OnHost(op), setting("net1", addr)))
 		if err := s.Do(t.Context(), plan.Op{Place: plan.Host, Kind: op}); err != nil || s.Located()[addrs(addr)[0]] != 1 {
 			t.Errorf("got %v, %v, want 1", s.Located(), err)
 		}
@@ -195,9 +187,7 @@ func TestRepairFindsARecordedIndexBehindAGap(t *testing.T) {
 	op := wait(addr)
 	at := index
 	op.Targets[0].Index = &at
-	if err := s.LookBefore(plan.OnHost(op), setting("net1", addr)); err != nil {
-		t.Fatal(err)
-	}
+	must(t, s.LookBefore(plan.OnHost(op), setting("net1", addr)))
 	places[index] = v2(addr)
 	maps.Copy(sys, sysfs("mlx5_0", places...))
 	if at, err := s.Place(t.Context(), rail(time.Second), addrs(addr), nil); err != nil || at[addrs(addr)[0]] != index {
@@ -215,9 +205,7 @@ func TestASecondInterfaceOfAPodIsFoundBehindHiddenEntries(t *testing.T) {
 	sys := sysfs("mlx5_0", places...)
 	s := New(Config{Enter: here, Sys: sys, Log: slog.New(slog.DiscardHandler)})
 	op := wait(addr)
-	if err := s.LookBefore(plan.OnHost(op), setting("net1", addr)); err != nil {
-		t.Fatal(err)
-	}
+	must(t, s.LookBefore(plan.OnHost(op), setting("net1", addr)))
 	places[42] = v2(addr)
 	maps.Copy(sys, sysfs("mlx5_0", places...))
 	if err := s.Do(t.Context(), plan.Op{Place: plan.Host, Kind: op}); err != nil || s.Located()[addrs(addr)[0]] != 42 {

@@ -103,9 +103,7 @@ func TestGIDsAreFoundByAddressAndType(t *testing.T) {
 		v1("fe80::1"), v2("fe80::1"), "", v1("10.0.0.1"), v2("10.0.0.1"),
 		v1("172.16.0.11"), v2("172.16.0.11"), v2("fd00::11"), entry("172.16.0.11", "RoCE v2", "eth7"), "")
 	s := (&node{}).subsystem(t, sys)
-	if err := s.Do(t.Context(), plan.Op{Place: plan.Host, Kind: wait("172.16.0.11", "fd00::11")}); err != nil {
-		t.Fatal(err)
-	}
+	must(t, s.Do(t.Context(), plan.Op{Place: plan.Host, Kind: wait("172.16.0.11", "fd00::11")}))
 	want := map[netip.Addr]int{netip.MustParseAddr("172.16.0.11"): 6, netip.MustParseAddr("fd00::11"): 7}
 	if diff := cmp.Diff(want, s.Located(), cmp.Comparer(func(a, b netip.Addr) bool { return a == b })); diff != "" {
 		t.Errorf("(-want +got)\n%s", diff)

@@ -139,18 +139,14 @@ func TestSettingsAreThePodsAndThenTheHostsAgain(t *testing.T) {
 			c.op.Device, c.op.Netns = op.Device, op.Netns
 			n.withSettings(t, "mlx5_0", "104", "96")
 			s := n.subsystem(t, os.DirFS(n.files+"/sysfs"))
-			if err := s.Do(t.Context(), plan.Op{Place: plan.Host, Kind: c.op}); err != nil {
-				t.Fatal(err)
-			}
+			must(t, s.Do(t.Context(), plan.Op{Place: plan.Host, Kind: c.op}))
 			if got := n.settings(t); got != c.inPod {
 				t.Errorf("in the pod: got %s, want %s", got, c.inPod)
 			}
 			if err := s.Check(t.Context(), plan.Op{Place: plan.Host, Kind: c.op}); err != nil {
 				t.Errorf("check: %v", err)
 			}
-			if err := s.Undo(t.Context(), plan.Op{Place: plan.Host, Kind: c.op}); err != nil {
-				t.Fatal(err)
-			}
+			must(t, s.Undo(t.Context(), plan.Op{Place: plan.Host, Kind: c.op}))
 			if got := n.settings(t); got != c.afterwards {
 				t.Errorf("afterwards: got %s, want %s", got, c.afterwards)
 			}
@@ -164,9 +160,7 @@ func (n *node) settings(t *testing.T) string {
 	var out []string
 	for _, name := range []string{n.tosFile("mlx5_0"), n.classFile("mlx5_0")} {
 		b, err := os.ReadFile(name)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		out = append(out, strings.TrimSpace(string(b)))
 	}
 	return strings.Join(out, " ")
@@ -177,9 +171,7 @@ func TestUndoLeavesSettingsThatAnotherProgramMade(t *testing.T) {
 	n, op := movable()
 	op.TOS, op.HostTOS, op.TrafficClass, op.HostTrafficClass = octet(26), octet(104), octet(8), octet(96)
 	n.withSettings(t, "mlx5_0", "32", "64")
-	if err := n.subsystem(t, os.DirFS(n.files+"/sysfs"), podGone).Undo(t.Context(), plan.Op{Place: plan.Host, Kind: op}); err != nil {
-		t.Fatal(err)
-	}
+	must(t, n.subsystem(t, os.DirFS(n.files+"/sysfs"), podGone).Undo(t.Context(), plan.Op{Place: plan.Host, Kind: op}))
 	if got := n.settings(t); got != "32 64" {
 		t.Errorf("got %s, want 32 64: the move leaves 0 8 behind", got)
 	}
@@ -255,9 +247,7 @@ func TestCheckOfAMoveSaysWhereTheDeviceIs(t *testing.T) {
 			n.withSettings(t, "mlx5_0", "0", "0")
 			op.TOS = octet(26)
 			s := n.subsystem(t, os.DirFS(n.files+"/sysfs"))
-			if err := s.Do(t.Context(), plan.Op{Place: plan.Host, Kind: op}); err != nil {
-				t.Fatal(err)
-			}
+			must(t, s.Do(t.Context(), plan.Op{Place: plan.Host, Kind: op}))
 			c.change(n)
 			err := s.Check(t.Context(), plan.Op{Place: plan.Host, Kind: op})
 			if cnierr.CodeOf(err) != cnierr.Damaged || !strings.Contains(err.Error(), c.want) || !strings.Contains(hintOf(err), c.hint) {

@@ -46,9 +46,7 @@ func TestDeviceMovesBackUnderAnotherNameIfItsOwnIsTaken(t *testing.T) {
 			op.TOS, op.HostTOS = octet(104), octet(104)
 			other := newcomer()
 			n.devices[0].in, n.devices = plan.Pod, append(n.devices, other)
-			if err := os.CopyFS(filepath.Dir(filepath.Dir(filepath.Dir(n.tosFile("ibdev0")))), os.DirFS(n.files+"/configfs/rdma_cm/mlx5_0")); err != nil {
-				t.Fatal(err)
-			}
+			must(t, os.CopyFS(filepath.Dir(filepath.Dir(filepath.Dir(n.tosFile("ibdev0")))), os.DirFS(n.files+"/configfs/rdma_cm/mlx5_0")))
 			n.reset("mlx5_0")
 			n.reset("ibdev0")
 			var log bytes.Buffer
@@ -57,9 +55,7 @@ func TestDeviceMovesBackUnderAnotherNameIfItsOwnIsTaken(t *testing.T) {
 				tc.change(c, n.devices[0])
 			})
 			for range 2 {
-				if err := s.Undo(t.Context(), plan.Op{Place: plan.Host, Kind: op}); err != nil {
-					t.Fatal(err)
-				}
+				must(t, s.Undo(t.Context(), plan.Op{Place: plan.Host, Kind: op}))
 			}
 			if d := n.devices[0]; d.in != plan.Host || d.Name != "ibdev0" || other.Name != "mlx5_0" {
 				t.Errorf("%q is in %s, the newcomer is %q", d.Name, d.in, other.Name)

@@ -42,9 +42,7 @@ func TestRealDeviceMovesToThePodAndBack(t *testing.T) {
 	r.exclusive()
 	k, _ := r.pod("p")
 	s := r.subsystem(k.Enter)
-	if err := s.setTOS(plan.Host, r.device(s, "rxe0"), 104); err != nil {
-		t.Fatal(err)
-	}
+	must(t, s.setTOS(plan.Host, r.device(s, "rxe0"), 104))
 	facts, err := s.Facts(t.Context(), conf.RDMA{Mode: conf.RDMAAuto}, r.parent(k, "r0"), false)
 	if err != nil || !facts.Exclusive || facts.TOS == nil || *facts.TOS != 104 || facts.TrafficClass != nil {
 		t.Fatalf("got %+v, %v", facts, err)
@@ -90,9 +88,7 @@ func TestRealDeviceMovesToThePodAndBack(t *testing.T) {
 		t.Errorf("renamed in the pod: got %v, %s", err, hintOf(err))
 	}
 	for range 2 {
-		if err := s.Undo(t.Context(), plan.Op{Place: plan.Host, Kind: move}); err != nil {
-			t.Fatal(err)
-		}
+		must(t, s.Undo(t.Context(), plan.Op{Place: plan.Host, Kind: move}))
 		if host, pod := r.devices(s, plan.Host), r.devices(s, plan.Pod); host != "rxe0 rxe1" || pod != "" {
 			t.Fatalf("after undo host has %q, pod has %q", host, pod)
 		}
@@ -122,21 +118,15 @@ func TestRealDeviceIsAwaitedAfterTheNamespaceIsGone(t *testing.T) {
 	k, remove := r.pod("p")
 	s := r.subsystem(k.Enter)
 	r.child("p", "r0")
-	if err := s.setTOS(plan.Host, r.device(s, "rxe0"), 104); err != nil {
-		t.Fatal(err)
-	}
+	must(t, s.setTOS(plan.Host, r.device(s, "rxe0"), 104))
 	move := plan.Move{Device: r.device(s, "rxe0"), Parent: "r0", Netns: k.ID(), TOS: octet(26), HostTOS: octet(104)}
-	if err := s.Do(t.Context(), plan.Op{Place: plan.Host, Kind: move}); err != nil {
-		t.Fatal(err)
-	}
+	must(t, s.Do(t.Context(), plan.Op{Place: plan.Host, Kind: move}))
 	r.run("ip netns exec p rdma dev set rxe0 name mine")
 	s.Close()
 	remove()
 	alone := r.subsystem(nil)
 	start := time.Now()
-	if err := alone.Undo(t.Context(), plan.Op{Place: plan.Host, Kind: move}); err != nil {
-		t.Fatal(err)
-	}
+	must(t, alone.Undo(t.Context(), plan.Op{Place: plan.Host, Kind: move}))
 	t.Logf("back after %s", time.Since(start))
 	if host := r.devices(alone, plan.Host); host != "rxe0 rxe1" {
 		t.Errorf("host has %q", host)
@@ -155,14 +145,10 @@ func TestRealProcessThatKeepsTheDeviceIsNamed(t *testing.T) {
 	k, remove := r.pod("p")
 	s := r.subsystem(k.Enter)
 	move := plan.Move{Device: r.device(s, "rxe0"), Parent: "r0", Netns: k.ID()}
-	if err := s.Do(t.Context(), plan.Op{Place: plan.Host, Kind: move}); err != nil {
-		t.Fatal(err)
-	}
+	must(t, s.Do(t.Context(), plan.Op{Place: plan.Host, Kind: move}))
 	ctx, cancel := context.WithCancel(t.Context())
 	holder := exec.CommandContext(ctx, "ip", "netns", "exec", "p", "sleep", "1000")
-	if err := holder.Start(); err != nil {
-		t.Fatal(err)
-	}
+	must(t, holder.Start())
 	r.run("for i in $(seq 100); do grep -q sleep /proc/%d/comm && exit; sleep .1; done; exit 1", holder.Process.Pid)
 	s.Close()
 	remove()

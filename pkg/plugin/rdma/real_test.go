@@ -68,9 +68,7 @@ func (r rig) pod(name string) (*kernel.Kernel, func()) {
 	r.t.Helper()
 	r.run("ip netns add %s; ip -n %s link set lo up", name, name)
 	k, err := kernel.Open("/run/netns/"+name, os.DirFS("/sys"))
-	if err != nil {
-		r.t.Fatal(err)
-	}
+	must(r.t, err)
 	gone := false
 	remove := func() {
 		if !gone {
@@ -111,18 +109,14 @@ func (r rig) exclusive() {
 func (r rig) parent(k *kernel.Kernel, name string) plan.Link {
 	r.t.Helper()
 	f, err := plan.Only(k.Facts(r.t.Context(), conf.Request{Rails: []conf.Rail{{IfName: "net1", Parent: conf.Parent{Name: conf.LinkName(name)}}}}))
-	if err != nil {
-		r.t.Fatal(err)
-	}
+	must(r.t, err)
 	return f.Parent
 }
 
 func (r rig) devices(s *Subsystem, at plan.Place) string {
 	r.t.Helper()
 	sys, err := s.System(r.t.Context(), at)
-	if err != nil {
-		r.t.Fatal(err)
-	}
+	must(r.t, err)
 	var out []string
 	for _, d := range sys.Devices {
 		out = append(out, d.Name)
@@ -199,14 +193,10 @@ func TestRealGIDsAreFoundAndMissed(t *testing.T) {
 	s := r.subsystem(k.Enter)
 	r.child("p", "r0", "172.16.0.11/24", "fd00::11/64")
 	facts, err := s.Facts(t.Context(), conf.RDMA{Mode: conf.RDMAShared}, plan.Link{Name: "r0", Layers: [][]int32{{r.index("r0")}}}, false)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	v4, v6 := netip.MustParseAddr("172.16.0.11"), netip.MustParseAddr("fd00::11")
 	op := plan.GID{Mode: conf.Require, Device: facts.Device, Wait: time.Second, Targets: []plan.GIDTarget{{Link: "net1", Addr: v4}, {Link: "net1", Addr: v6}}}
-	if err := s.Do(t.Context(), plan.Op{Place: plan.Host, Kind: op}); err != nil {
-		t.Fatal(err)
-	}
+	must(t, s.Do(t.Context(), plan.Op{Place: plan.Host, Kind: op}))
 	entries, size, err := s.Table(plan.Host, plan.Pod, "rxe0", 1)
 	t.Logf("%d places: %+v, %v; located %v", size, entries, err, s.Located())
 	for addr, place := range s.Located() {
@@ -255,12 +245,8 @@ func TestRealSameAddressOnTwoPodsIsDamage(t *testing.T) {
 	s := r.subsystem(k.Enter)
 	r.child("p", "r0", "172.16.0.11/24")
 	op := plan.GID{Mode: conf.Require, Device: r.device(s, "rxe0"), Wait: time.Second, Targets: []plan.GIDTarget{{Link: "net1", Addr: netip.MustParseAddr("172.16.0.11")}}}
-	if err := s.Do(t.Context(), plan.Op{Place: plan.Host, Kind: op}); err != nil {
-		t.Fatal(err)
-	}
-	if err := s.Check(t.Context(), plan.Op{Place: plan.Host, Kind: op}); err != nil {
-		t.Fatal(err)
-	}
+	must(t, s.Do(t.Context(), plan.Op{Place: plan.Host, Kind: op}))
+	must(t, s.Check(t.Context(), plan.Op{Place: plan.Host, Kind: op}))
 	r.child("q", "r0", "172.16.0.11/24")
 	var err error
 	for range 100 { // the second entry comes from a work queue, too
@@ -278,9 +264,7 @@ func TestRealSameAddressOnTwoPodsIsDamage(t *testing.T) {
 func (r rig) device(s *Subsystem, name string) plan.RDMADevice {
 	r.t.Helper()
 	sys, err := s.System(r.t.Context(), plan.Host)
-	if err != nil {
-		r.t.Fatal(err)
-	}
+	must(r.t, err)
 	for _, d := range sys.Devices {
 		if d.Name == name {
 			return plan.RDMADevice{Name: d.Name, Index: d.Index, GUID: d.GUID, Port: 1}

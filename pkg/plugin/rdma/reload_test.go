@@ -21,9 +21,7 @@ func TestDeviceIsTheSameAfterItsDriverIsReloaded(t *testing.T) {
 	t.Parallel()
 	n, op := movable()
 	s := n.subsystem(t, verbs("mlx5_0", "mlx5_1"))
-	if err := s.Do(t.Context(), plan.Op{Place: plan.Host, Kind: op}); err != nil {
-		t.Fatal(err)
-	}
+	must(t, s.Do(t.Context(), plan.Op{Place: plan.Host, Kind: op}))
 	n.devices[0].Index, n.devices[0].in = 9, plan.Host
 	if err := s.Check(t.Context(), plan.Op{Place: plan.Host, Kind: op}); !strings.Contains(fmt.Sprint(err), "it is in the host's namespace") {
 		t.Errorf("check: got %v", err)

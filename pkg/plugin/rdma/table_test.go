@@ -26,9 +26,7 @@ func TestTablesInFilesOfTheSystemAreReadAsThoseInMemory(t *testing.T) {
 	delete(memory, "class/infiniband/mlx5_0/ports/1/gid_attrs/ndevs/4") // it is being removed
 	memory["class/infiniband/mlx5_1/ports/1/state"] = memory["class/infiniband/mlx5_0/ports/1/gids/0"]
 	dir := t.TempDir()
-	if err := os.CopyFS(dir, memory); err != nil {
-		t.Fatal(err)
-	}
+	must(t, os.CopyFS(dir, memory))
 	before := openFiles(t)
 	got, size, err := gidtable.New(os.DirFS(dir), "mlx5_0", 1).Entries()
 	want, wantSize, wantErr := gidtable.New(memory, "mlx5_0", 1).Entries()
@@ -43,9 +41,7 @@ func TestTablesInFilesOfTheSystemAreReadAsThoseInMemory(t *testing.T) {
 		}
 	}
 	bad := dir + "/class/infiniband/mlx5_0/ports/1/gids/3"
-	if err := errors.Join(os.Remove(bad), os.Mkdir(bad, 0o700)); err != nil {
-		t.Fatal(err)
-	}
+	must(t, errors.Join(os.Remove(bad), os.Mkdir(bad, 0o700)))
 	if _, _, err := gidtable.New(os.DirFS(dir), "mlx5_0", 1).Entries(); err == nil || !strings.Contains(err.Error(), "index 3: read "+bad) {
 		t.Errorf("a file cannot be read: got %v", err)
 	}
@@ -59,9 +55,7 @@ func TestFilesAreThoseOfTheNamespace(t *testing.T) {
 	t.Parallel()
 	const file = "class/infiniband/mlx5_0/hca_type"
 	n := &node{files: t.TempDir()}
-	if err := os.CopyFS(filepath.Join(n.files, "sysfs"), fstest.MapFS{file: {Data: []byte("MT4125\n")}}); err != nil {
-		t.Fatal(err)
-	}
+	must(t, os.CopyFS(filepath.Join(n.files, "sysfs"), fstest.MapFS{file: {Data: []byte("MT4125\n")}}))
 	s := n.subsystem(t, fstest.MapFS{file: {Data: []byte("MT4129\n")}})
 	for place, want := range map[plan.Place]string{plan.Host: "MT4129", plan.Pod: "MT4125"} {
 		files, err := s.Files(place)
@@ -81,8 +75,6 @@ func texts(entries []gidtable.Entry) (out []string) {
 func openFiles(t *testing.T) int {
 	t.Helper()
 	files, err := os.ReadDir("/proc/self/fd")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	return len(files)
 }

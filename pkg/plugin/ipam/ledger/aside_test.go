@@ -16,9 +16,7 @@ import (
 func asides(t *testing.T, s Store) []Aside {
 	t.Helper()
 	var out []Aside
-	if err := s.View(t.Context(), always(func(l *Ledger) { out = slices.Collect(l.Asides()) })); err != nil {
-		t.Fatal(err)
-	}
+	must(t, s.View(t.Context(), always(func(l *Ledger) { out = slices.Collect(l.Asides()) })))
 	return out
 }
 
@@ -33,9 +31,7 @@ func TestAnAddressIsSetAsideUntilItIsDropped(t *testing.T) {
 		l.SetAside(want[1])
 		l.SetAside(want[0])
 	}))
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	if diff := gocmp.Diff(want, asides(t, s), addrs); diff != "" {
 		t.Errorf("(-want +got):\n%s", diff)
 	}

@@ -32,9 +32,7 @@ func sample(t *testing.T) (file []byte, a, b model) {
 		b.del(k)
 		return nil
 	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	if a, b, err = readTables(path); err != nil {
 		t.Fatal(err)
 	}
@@ -48,9 +46,7 @@ func sample(t *testing.T) (file []byte, a, b model) {
 func damaged(t *testing.T, file []byte) string {
 	t.Helper()
 	path := filepath.Join(t.TempDir(), "damaged")
-	if err := os.WriteFile(path, file, 0o600); err != nil {
-		t.Fatal(err)
-	}
+	must(t, os.WriteFile(path, file, 0o600))
 	return path
 }
 
@@ -125,13 +121,9 @@ func TestAPageOfZeroesIsDamaged(t *testing.T) {
 func TestAChangedValueIsDamaged(t *testing.T) {
 	t.Parallel()
 	path := newTables(t)
-	if err := onTables(path, write, putPair("key", "10.0.0.1")); err != nil {
-		t.Fatal(err)
-	}
+	must(t, onTables(path, write, putPair("key", "10.0.0.1")))
 	file, err := os.ReadFile(path)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	file = bytes.ReplaceAll(file, []byte("10.0.0.1"), []byte("10.0.0.2"))
 	for name, do := range map[string]func(*table){
 		"Get":  func(a *table) { a.get([]byte("key")) },

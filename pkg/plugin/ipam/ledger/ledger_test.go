@@ -290,9 +290,7 @@ func TestNeighboursAreAllHoldingsFromAnyPlace(t *testing.T) {
 			l.Give(owner(i), Spot{"a", addr(i)})
 		}
 	}))
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	next := map[netns.Ref]bool{}
 	for from := range 400 {
 		err := s.View(t.Context(), always(func(l *Ledger) {
@@ -310,11 +308,17 @@ func TestNeighboursAreAllHoldingsFromAnyPlace(t *testing.T) {
 				t.Errorf("from %d: %d neighbours, want %d", from, len(seen), n)
 			}
 		}))
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 	}
 	if len(next) < n*9/10 {
 		t.Errorf("%d of %d were the next neighbour of one of 400 attachments", len(next), n)
+	}
+}
+
+// must is for what a test needs and does not test.
+func must(t testing.TB, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
 	}
 }

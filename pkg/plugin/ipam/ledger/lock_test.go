@@ -23,9 +23,7 @@ func hold(t testing.TB, s Store) (free func()) {
 	if err == nil {
 		err = unix.Flock(int(f.Fd()), unix.LOCK_EX)
 	}
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	return func() {
 		if err := f.Close(); err != nil {
 			t.Error(err)
@@ -76,9 +74,7 @@ func TestALockFileThatIsReplacedIsWaitedForAgain(t *testing.T) {
 		done <- s.Update(ctx, func(*Ledger) error { t.Error("the update has not waited for the new lock"); return nil })
 	}()
 	flocktest.UntilBlocked(t, s.lock(), done)
-	if err := os.Remove(s.lock()); err != nil {
-		t.Fatal(err)
-	}
+	must(t, os.Remove(s.lock()))
 	freeNew := hold(t, s)
 	free()
 	flocktest.UntilBlocked(t, s.lock(), done)
@@ -92,9 +88,7 @@ func TestALockFileThatIsReplacedIsWaitedForAgain(t *testing.T) {
 func TestALockThatIsALinkIsRefused(t *testing.T) {
 	t.Parallel()
 	s, _ := store(t)
-	if err := os.Symlink(os.DevNull, s.lock()); err != nil {
-		t.Fatal(err)
-	}
+	must(t, os.Symlink(os.DevNull, s.lock()))
 	if err := s.Update(t.Context(), func(*Ledger) error { return nil }); cnierr.CodeOf(err) != cnierr.IO {
 		t.Errorf("got %v, want code %d", err, cnierr.IO)
 	}

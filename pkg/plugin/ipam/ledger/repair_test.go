@@ -20,9 +20,7 @@ func damage(t *testing.T, s Store) (why error) {
 		why = is
 		return nil, nil
 	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	return why
 }
 
@@ -48,15 +46,11 @@ func TestWhatContradictsItselfIsDamaged(t *testing.T) {
 			s, _ := store(t)
 			give(t, s, 1)
 			give(t, s, 2)
-			if err := s.Update(t.Context(), end(2)); err != nil {
-				t.Fatal(err)
-			}
+			must(t, s.Update(t.Context(), end(2)))
 			if why := damage(t, s); why != nil {
 				t.Fatalf("the sound database: %v", why)
 			}
-			if err := s.Update(t.Context(), always(spoil)); err != nil {
-				t.Fatal(err)
-			}
+			must(t, s.Update(t.Context(), always(spoil)))
 			if why := damage(t, s); !errors.Is(why, errDamaged) {
 				t.Errorf("got %v, want damage", why)
 			}
@@ -71,9 +65,7 @@ func TestADatabaseThatIsOpenStaysWhereItIs(t *testing.T) {
 	t.Parallel()
 	s, _ := store(t)
 	give(t, s, 1)
-	if err := s.keep(); err != nil {
-		t.Fatal(err)
-	}
+	must(t, s.keep())
 	if n, err := holdings(t, s.Update); n != 1 || err != nil {
 		t.Errorf("got %d holdings, %v; want 1", n, err)
 	}
@@ -83,9 +75,7 @@ func TestTheDamagedFileEndsWithTheBoot(t *testing.T) {
 	t.Parallel()
 	s, _ := store(t)
 	give(t, s, 1)
-	if err := s.keep(); err != nil {
-		t.Fatal(err)
-	}
+	must(t, s.keep())
 	s.BootID = boot2
 	give(t, s, 2)
 	if got, want := files(t, s.Dir), []string{dbName, lockName}; !slices.Equal(got, want) {
@@ -97,9 +87,7 @@ func TestARebuildThatCannotBeFilledChangesNothing(t *testing.T) {
 	t.Parallel()
 	s, _ := store(t)
 	give(t, s, 1)
-	if err := s.Update(t.Context(), always(func(l *Ledger) { l.addToRun(Spot{"a", addr(9)}) })); err != nil {
-		t.Fatal(err)
-	}
+	must(t, s.Update(t.Context(), always(func(l *Ledger) { l.addToRun(Spot{"a", addr(9)}) })))
 	before := files(t, s.Dir)
 	err := s.Rebuild(t.Context(), func(error) (func(*Ledger), error) {
 		return func(l *Ledger) {
@@ -134,9 +122,7 @@ func TestALockFileWithoutBootIDEndsNoLease(t *testing.T) {
 			t.Parallel()
 			s, _ := store(t)
 			give(t, s, 1)
-			if err := os.WriteFile(s.lock(), []byte(content), 0o600); err != nil {
-				t.Fatal(err)
-			}
+			must(t, os.WriteFile(s.lock(), []byte(content), 0o600))
 			for name, do := range map[string]func(context.Context, func(*Ledger) error) error{
 				"View": s.View, "Existing": s.Existing, "Try": s.Try, "Update": s.Update,
 			} {
@@ -153,9 +139,7 @@ func TestALockFileWithoutBootIDEndsNoLease(t *testing.T) {
 			err := s.Rebuild(t.Context(), func(error) (func(*Ledger), error) {
 				return func(l *Ledger) { l.Restore(Holding{owner(1), []Place{{Spot: Spot{"a", addr(1)}}}}) }, nil
 			})
-			if err != nil {
-				t.Fatal(err)
-			}
+			must(t, err)
 			if n, err := holdings(t, s.Update); n != 1 || err != nil {
 				t.Errorf("rebuilt: got %d holdings, %v; want 1", n, err)
 			}

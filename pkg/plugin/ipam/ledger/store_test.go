@@ -21,9 +21,7 @@ import (
 // give leases an address to owner n.
 func give(t testing.TB, s Store, n int) {
 	t.Helper()
-	if err := s.Update(t.Context(), always(func(l *Ledger) { l.Give(owner(n), Spot{"a", addr(n)}) })); err != nil {
-		t.Fatal(err)
-	}
+	must(t, s.Update(t.Context(), always(func(l *Ledger) { l.Give(owner(n), Spot{"a", addr(n)}) })))
 }
 
 // holdings counts what a store holds, in the way that do looks at it.
@@ -42,9 +40,7 @@ func end(n int) func(*Ledger) error {
 func files(t testing.TB, dir string) []string {
 	t.Helper()
 	entries, err := os.ReadDir(dir)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	var out []string
 	for _, e := range entries {
 		out = append(out, e.Name())
@@ -76,9 +72,7 @@ func TestNoOtherCallMakesAnything(t *testing.T) {
 		"empty folder": func(s Store) string { return s.Dir },
 		"lost database": func(s Store) string {
 			give(t, s, 1)
-			if err := os.Remove(s.db()); err != nil {
-				t.Fatal(err)
-			}
+			must(t, os.Remove(s.db()))
 			return s.Dir
 		},
 	} {
@@ -106,9 +100,7 @@ func TestTryForgets(t *testing.T) {
 	s, _ := store(t)
 	give(t, s, 1)
 	err := s.Try(t.Context(), always(func(l *Ledger) { l.Give(owner(2), Spot{"a", addr(2)}) }))
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	if n, err := holdings(t, s.View); n != 1 || err != nil {
 		t.Errorf("got %d holdings, %v; want 1", n, err)
 	}
@@ -119,13 +111,9 @@ func TestViewNeedsNoPermissionToWrite(t *testing.T) {
 	s, _ := store(t)
 	give(t, s, 1)
 	before, err := os.Stat(s.db())
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	for _, path := range []string{s.db(), s.lock()} {
-		if err := os.Chmod(path, 0o400); err != nil {
-			t.Fatal(err)
-		}
+		must(t, os.Chmod(path, 0o400))
 	}
 	if n, err := holdings(t, s.View); n != 1 || err != nil {
 		t.Errorf("got %d holdings, %v; want 1", n, err)
@@ -165,9 +153,7 @@ func TestRubbishOfAnotherBootIsThrownAway(t *testing.T) {
 	t.Parallel()
 	s, _ := store(t)
 	give(t, s, 1)
-	if err := os.WriteFile(s.db(), []byte("rubbish"), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	must(t, os.WriteFile(s.db(), []byte("rubbish"), 0o600))
 	if _, err := holdings(t, s.Update); cnierr.CodeOf(err) != cnierr.Unreadable {
 		t.Errorf("in the same boot: got %v, want code %d", err, cnierr.Unreadable)
 	}
@@ -185,15 +171,11 @@ func TestALostLockFileEndsNoLease(t *testing.T) {
 	t.Parallel()
 	s, _ := store(t)
 	give(t, s, 1)
-	if err := os.Remove(s.lock()); err != nil {
-		t.Fatal(err)
-	}
+	must(t, os.Remove(s.lock()))
 	if n, err := holdings(t, s.Update); n != 1 || err != nil {
 		t.Errorf("got %d holdings, %v; want 1", n, err)
 	}
-	if err := os.Remove(s.lock()); err != nil {
-		t.Fatal(err)
-	}
+	must(t, os.Remove(s.lock()))
 	s.BootID = boot2
 	if n, err := holdings(t, s.Update); n != 0 || err != nil {
 		t.Errorf("in another boot: got %d holdings, %v; want none", n, err)
@@ -216,9 +198,7 @@ func TestWhatAKilledCreationLeavesIsOvercome(t *testing.T) {
 		},
 	} {
 		s, _ := store(t)
-		if err := leave(s); err != nil {
-			t.Fatal(err)
-		}
+		must(t, leave(s))
 		give(t, s, 1)
 		if n, err := holdings(t, s.View); n != 1 || err != nil {
 			t.Errorf("%s: got %d holdings, %v; want 1", name, n, err)
@@ -234,9 +214,7 @@ func TestADatabaseOfANewerVersionIsNewerAndNotDamaged(t *testing.T) {
 	t.Parallel()
 	s, _ := store(t)
 	err := s.Update(t.Context(), always(func(l *Ledger) { l.meta.put([]byte("version"), []byte{version + 1}) }))
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	rebuild := func(ctx context.Context, _ func(*Ledger) error) error {
 		return s.Rebuild(ctx, func(why error) (func(*Ledger), error) {
 			t.Errorf("it counts as damaged: %v", why)
@@ -264,9 +242,7 @@ func TestAPeakOfLeasesLeavesNoHollowFile(t *testing.T) {
 			l.Give(o, Spot{"a", addr(i)})
 		}
 	}))
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	err = s.Existing(t.Context(), always(func(l *Ledger) {
 		for h := range l.Holdings() {
 			if h.Owner.ContainerID != "c1" {
@@ -277,9 +253,7 @@ func TestAPeakOfLeasesLeavesNoHollowFile(t *testing.T) {
 			l.Free(r)
 		}
 	}))
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	hollow, _ := os.Stat(s.db())
 	give(t, s, 2)
 	solid, err := os.Stat(s.db())
@@ -297,9 +271,7 @@ func TestFailuresOfTheFileSystemAreCodeFive(t *testing.T) {
 	give(t, s, 1)
 	file := Store{Dir: s.db(), BootID: s.BootID, Now: s.Now}
 	folder, _ := store(t)
-	if err := os.Mkdir(folder.db(), 0o700); err != nil {
-		t.Fatal(err)
-	}
+	must(t, os.Mkdir(folder.db(), 0o700))
 	for name, err := range map[string]error{
 		"the folder is a file, Update":     file.Update(t.Context(), nil),
 		"the folder is a file, View":       file.View(t.Context(), nil),
@@ -371,17 +343,13 @@ func TestLeasesAreReleasedOnAFullFileSystem(t *testing.T) {
 					l.Give(owner(pod), Spot{"a", addr(1000*rail + pod)})
 				}
 			}))
-			if err != nil {
-				t.Fatal(err)
-			}
+			must(t, err)
 		}
 		fill, err := os.Create(filepath.Join(s.Dir, "fill"))
 		for page := make([]byte, 4096); err == nil; {
 			_, err = fill.Write(page)
 		}
-		if err := fill.Close(); err != nil {
-			t.Fatal(err)
-		}
+		must(t, fill.Close())
 		for pod := range pods {
 			if err := s.Existing(t.Context(), end(pod)); err != nil {
 				t.Errorf("pod %d of %d: %v", pod, pods, err)
@@ -406,14 +374,10 @@ func TestErrorsOfTheCallerPass(t *testing.T) {
 func TestNoDatabaseIsMadeThroughALink(t *testing.T) {
 	t.Parallel()
 	legit := filepath.Join(t.TempDir(), "legit")
-	if err := os.WriteFile(legit, []byte("legit"), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	must(t, os.WriteFile(legit, []byte("legit"), 0o600))
 	for _, name := range []string{dbName, dbName + ".new", lockName} {
 		s, _ := store(t)
-		if err := os.Symlink(legit, filepath.Join(s.Dir, name)); err != nil {
-			t.Fatal(err)
-		}
+		must(t, os.Symlink(legit, filepath.Join(s.Dir, name)))
 		err := s.Update(t.Context(), always(func(l *Ledger) { l.Give(owner(1), Spot{"a", addr(1)}) }))
 		if b, readErr := os.ReadFile(legit); readErr != nil || string(b) != "legit" {
 			t.Errorf("a link at %s: behind it there is %q, %v (Update: %v)", name, b, readErr, err)

@@ -28,12 +28,8 @@ func newTables(t testing.TB) string {
 	t.Helper()
 	path := filepath.Join(t.TempDir(), "file")
 	f, err := os.Create(path)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := create(f, []string{"a", "b"}, func([]*table) {}); err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
+	must(t, create(f, []string{"a", "b"}, func([]*table) {}))
 	return path
 }
 
@@ -70,9 +66,7 @@ func fillTables(t testing.TB, path string, n int) model {
 		}
 		return nil
 	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	return m
 }
 
@@ -196,9 +190,7 @@ func TestPrefixesAndRingsEndWhereTheyShould(t *testing.T) {
 		}
 		return nil
 	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	for _, c := range []struct {
 		name  string
 		items func(a *table) iter.Seq[item]
@@ -220,21 +212,15 @@ func TestPrefixesAndRingsEndWhereTheyShould(t *testing.T) {
 			}
 			return nil
 		})
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 	}
 }
 
 func TestModeSaysWhatBecomesOfATransaction(t *testing.T) {
 	t.Parallel()
 	path := newTables(t)
-	if err := onTables(path, write, putPair("k", "1")); err != nil {
-		t.Fatal(err)
-	}
-	if err := onTables(path, forget, putPair("k", "2")); err != nil {
-		t.Fatal(err)
-	}
+	must(t, onTables(path, write, putPair("k", "1")))
+	must(t, onTables(path, forget, putPair("k", "2")))
 	if err := onTables(path, read, putPair("k", "3")); err == nil {
 		t.Error("a transaction for reading has written")
 	}
@@ -248,12 +234,8 @@ func TestTransactionThatChangesNothingWritesNothing(t *testing.T) {
 	path := newTables(t)
 	fillTables(t, path, 500)
 	before, err := os.ReadFile(path)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := onTables(path, write, func(a, _ *table) error { a.ceil(nil); return nil }); err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
+	must(t, onTables(path, write, func(a, _ *table) error { a.ceil(nil); return nil }))
 	after, err := os.ReadFile(path)
 	if err != nil || string(before) != string(after) {
 		t.Errorf("the file has changed (%v)", err)
@@ -275,31 +257,23 @@ func TestCopyOfAHollowFileIsSolid(t *testing.T) {
 		}
 		return nil
 	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	nothing := func(_, _ *table) error { return nil }
 	if err := onTables(path, write, nothing); !errors.Is(err, errHollow) {
 		t.Fatalf("got %v, want %v", err, errHollow)
 	}
 	solid := filepath.Join(t.TempDir(), "copy")
 	to, err := os.Create(solid)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	from, err := os.Open(path)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	err = transact(from, read, func(tx *transaction) error {
 		for _, name := range []string{"a", "b"} {
 			tx.table(name)
 		}
 		return tx.copy(to)
 	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	if err := onTables(solid, write, nothing); err != nil {
 		t.Error(err)
 	}
