@@ -67,7 +67,7 @@ func TestTheRemedyDeletesNoOtherRule(t *testing.T) {
 	add("-4 rule add to 198.51.100.0/24 lookup main priority 4")
 	before := p.snapshot(t)
 	for _, rule := range []string{
-		"-4 rule add from all lookup main priority 5", "-4 rule add from all unreachable priority 5", "-6 rule add from all blackhole priority 5",
+		"-4 rule add from all lookup main priority 5", "-4 rule add from all goto 32766 priority 5", "-4 rule add from all unreachable priority 5", "-6 rule add from all blackhole priority 5",
 		"-4 rule add not from 192.0.2.1 lookup main priority 5", "-4 rule add from 172.16.0.0/12 prohibit priority 5", "-6 rule add from fd00::/8 prohibit priority 5 protocol 77",
 	} {
 		add(rule)

@@ -209,11 +209,12 @@ func (p rule) outranked(ctx context.Context, there found) error {
 }
 
 // winner returns the rule that caught a packet. The kernel tells its table, which leads
-// knows, and not the rule. One that looks at more than the source may not have caught it,
-// so others come first.
+// knows, and not the rule. A rule can also lead past ours. One that looks at more than the
+// source may not have caught the packet, so others come first.
 func winner(before []rtnl.Rule, leads func(rtnl.Rule) bool) rtnl.Rule {
-	whole := func(r rtnl.Rule) bool { return leads(r) && !r.Narrow }
-	for _, fits := range []func(rtnl.Rule) bool{whole, leads} {
+	may := func(r rtnl.Rule) bool { return leads(r) || r.Action == unix.FR_ACT_GOTO }
+	does := func(r rtnl.Rule) bool { return may(r) && !r.Narrow }
+	for _, fits := range []func(rtnl.Rule) bool{does, may} {
 		if i := slices.IndexFunc(before, fits); i >= 0 {
 			return before[i]
 		}
@@ -255,7 +256,10 @@ func (p rule) deletion(r rtnl.Rule, all []rtnl.Rule) string {
 // text returns a rule in the words of ip rule.
 func text(r rtnl.Rule) string {
 	action := nowhere(r.Action)
-	if action == "" {
+	switch {
+	case r.Action == unix.FR_ACT_GOTO:
+		action = fmt.Sprint("goto ", r.Goto)
+	case action == "":
 		action = fmt.Sprint("lookup ", r.Table)
 	}
 	not := ""

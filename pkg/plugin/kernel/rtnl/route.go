@@ -184,7 +184,8 @@ type Rule struct {
 	From     netip.Prefix
 	Table    uint32
 	Priority uint32
-	Action   uint8 // FR_ACT_*
+	Action   uint8  // FR_ACT_*
+	Goto     uint32 // the priority of the rule that FR_ACT_GOTO goes on with
 	Protocol uint8
 	Inverted bool // it matches all sources but From
 	// Narrow says that it looks at more than the source. Odd says that it does
@@ -249,7 +250,9 @@ func parseRule(b []byte) Rule {
 			}
 		case unix.FRA_SUPPRESS_PREFIXLEN, unix.FRA_SUPPRESS_IFGROUP:
 			r.Odd = r.Odd || nlsock.Number(v) != unset
-		case unix.FRA_FLOW, unix.FRA_GOTO:
+		case unix.FRA_GOTO:
+			r.Goto, r.Odd = nlsock.Number(v), true
+		case unix.FRA_FLOW:
 			r.Odd = true
 		case unix.FRA_PAD:
 		default: // mark, interface, ports, user, and what kernels to come look at
