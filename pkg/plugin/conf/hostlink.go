@@ -103,10 +103,17 @@ func linked(p netip.Prefix) bool {
 		(!a.IsLinkLocalUnicast() || a.Is4())
 }
 
-// Metadata says whether a prefix has an address of the metadata service of clouds, which gives
+// Metadata says whether a prefix has an address of the metadata service of a cloud, which gives
 // the credentials of the node to each program that reaches it.
 func Metadata(p netip.Prefix) bool {
-	return p.Contains(netip.AddrFrom4([4]byte{169, 254, 169, 254})) || p.Contains(netip.AddrFrom16([16]byte{0: 0xfd, 2: 0x0e, 3: 0xc2, 14: 2, 15: 0x54}))
+	return slices.ContainsFunc([]string{
+		"169.254.169.254", // most clouds
+		"fd00:ec2::254",   // AWS
+		"fd20:ce::254",    // Google
+		"168.63.129.16",   // Azure
+		"100.100.100.200", // Alibaba
+		"169.254.0.23",    // Tencent
+	}, func(a string) bool { return p.Contains(netip.MustParseAddr(a)) })
 }
 
 // WithServices completes a request that has "auto" in its routes with the CIDRs of the

@@ -196,6 +196,7 @@ func TestTheCredentialsOfTheNodeMustBeAllowed(t *testing.T) {
 	t.Parallel()
 	for route, leads := range map[string]bool{
 		"169.254.169.254/32": true, "169.254.0.0/16": true, "169.254.169.0/24": true, "168.0.0.0/5": true, "fd00:ec2::254/128": true, "fd00::/16": true,
+		"fd20:ce::254/128": true, "100.100.100.200/32": true, "100.64.0.0/10": true, "168.63.129.16/32": true, "169.254.0.23/32": true,
 		"169.254.25.10/32": false, "10.96.0.0/12": false, "fd00:96::/108": false,
 	} {
 		for _, yes := range []bool{false, true} {
