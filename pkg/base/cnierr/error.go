@@ -12,6 +12,8 @@ package cnierr
 import (
 	"errors"
 	"fmt"
+	"io/fs"
+	"os"
 	"slices"
 	"strings"
 
@@ -132,9 +134,17 @@ func CNI(program string, err error) *types.Error {
 	}
 	code, hint := CodeOf(err), strings.Join(hints(err), "; ")
 	if hint == "" {
-		hint = Explain(code).Remedy
+		hint = remedy(code, err, os.Geteuid() == 0)
 	}
 	return types.NewError(uint(code), fmt.Sprintf("%s[%d] %s", program, code, oneLine(err.Error())), hint)
+}
+
+// remedy returns what to do about an error without a hint. root says whether root got it.
+func remedy(code Code, err error, root bool) string {
+	if code == IO && !root && errors.Is(err, fs.ErrPermission) {
+		return "run it as root"
+	}
+	return Explain(code).Remedy
 }
 
 // hints returns the hint of each error that is joined in err, without repeats.
