@@ -73,13 +73,7 @@ func Ports(ctx context.Context, s *rdma.Subsystem, side, reader plan.Place) ([]P
 	}
 	var out []Port
 	for _, m := range discover.Ports(sys.Devices) {
-		dir := "class/infiniband/" + m.Device.Name
-		p := Port{Match: m, Model: discover.Text(tree, dir+"/hca_type")}
-		if bus, address := discover.Hardware(tree, m.Device.Name); bus == "pci" {
-			p.Function = address
-			_, err := fs.Stat(tree, dir+"/device/physfn")
-			p.Virtual = err == nil
-		}
+		p := portIn(tree, m)
 		p.Entries, p.Size, err = s.Table(files, reader, m.Device.Name, m.Number)
 		if err != nil && !errors.Is(err, gidtable.ErrNone) {
 			return nil, err
@@ -87,6 +81,18 @@ func Ports(ctx context.Context, s *rdma.Subsystem, side, reader plan.Place) ([]P
 		out = append(out, p)
 	}
 	return out, nil
+}
+
+// portIn returns a port with what sysfs says about the hardware of its device.
+func portIn(sys fs.FS, m discover.Match) Port {
+	dir := "class/infiniband/" + m.Device.Name
+	p := Port{Match: m, Model: discover.Text(sys, dir+"/hca_type")}
+	if bus, address := discover.Hardware(sys, m.Device.Name); bus == "pci" {
+		p.Function = address
+		_, err := fs.Stat(sys, dir+"/device/physfn")
+		p.Virtual = err == nil
+	}
+	return p
 }
 
 // Addr is an address on an interface.

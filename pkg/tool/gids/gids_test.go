@@ -6,10 +6,12 @@ package gids
 import (
 	"errors"
 	"fmt"
+	"io/fs"
 	"net/netip"
 	"slices"
 	"strings"
 	"testing"
+	"testing/fstest"
 
 	"github.com/google/go-cmp/cmp"
 
@@ -357,5 +359,36 @@ func TestAnAddressThatExistsTwiceIsReported(t *testing.T) {
 	want := map[netip.Addr][]int{netip.MustParseAddr("172.16.0.5"): {1, 3}}
 	if diff := cmp.Diff(want, p.twice(), cmp.Comparer(func(a, b netip.Addr) bool { return a == b })); diff != "" {
 		t.Errorf("twice (-want +got)\n%s", diff)
+	}
+}
+
+func TestAPortHasThePCIFunctionOfItsDevice(t *testing.T) {
+	t.Parallel()
+	link := func(target string) *fstest.MapFile {
+		return &fstest.MapFile{Data: []byte(target), Mode: fs.ModeSymlink}
+	}
+	sys := fstest.MapFS{
+		"class/infiniband/mlx5_0/hca_type": {Data: []byte("MT4129\n")},
+		"class/infiniband/mlx5_0/device":   link("../../../devices/0000:0b:00.0"),
+		"devices/0000:0b:00.0/subsystem":   link("../../bus/pci"),
+		"devices/0000:0b:00.0/virtfn0":     link("../0000:0b:00.2"),
+		"class/infiniband/mlx5_2/device":   link("../../../devices/0000:0b:00.2"),
+		"devices/0000:0b:00.2/subsystem":   link("../../bus/pci"),
+		"devices/0000:0b:00.2/physfn":      link("../0000:0b:00.0"),
+		"class/infiniband/mlx5_4/device":   link("../../../devices/mlx5_core.sf.4"),
+		"devices/mlx5_core.sf.4/subsystem": link("../../bus/auxiliary"),
+		"class/infiniband/rxe0/node_guid":  {Data: []byte("0\n")},
+	}
+	for device, want := range map[string]Port{
+		"mlx5_0": {Function: "0000:0b:00.0", Model: "MT4129"},
+		"mlx5_2": {Function: "0000:0b:00.2", Virtual: true},
+		"mlx5_4": {},
+		"rxe0":   {},
+	} {
+		got := portIn(sys, discover.Match{Device: nldev.Device{Name: device}})
+		if got.Function != want.Function || got.Virtual != want.Virtual || got.Model != want.Model {
+			t.Errorf("%s: function %q, virtual %v, model %q; want %q, %v, %q",
+				device, got.Function, got.Virtual, got.Model, want.Function, want.Virtual, want.Model)
+		}
 	}
 }
