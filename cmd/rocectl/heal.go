@@ -17,6 +17,7 @@ import (
 	"github.com/spf13/cobra"
 	"golang.org/x/sys/unix"
 
+	"github.com/roce-cni/roce-cni/cmd/internal/cli"
 	"github.com/roce-cni/roce-cni/cmd/internal/plugin"
 	"github.com/roce-cni/roce-cni/pkg/base/cnierr"
 	"github.com/roce-cni/roce-cni/pkg/base/trusted"
@@ -76,7 +77,7 @@ func readDuties() (duties, error) {
 }
 
 func (d duties) changed(ctx context.Context) {
-	for plugin.Wait(ctx, settingsEvery) == nil {
+	for cli.Wait(ctx, settingsEvery) == nil {
 		if now, _ := readDuties(); now != d { // a fault is logged when it begins to count
 			return
 		}
@@ -134,13 +135,13 @@ func healAs(ctx context.Context, w io.Writer, log *slog.Logger, node *nodeFlags,
 }
 
 func clock() pace.Clock {
-	return pace.Clock{Wait: plugin.Wait, Now: plugin.BootTime, Rand: rand.Float64}
+	return pace.Clock{Wait: cli.Wait, Now: plugin.BootTime, Rand: rand.Float64}
 }
 
 // watch starts what looks at the queue pairs of pods. dir is the state folder.
 func (d duties) watch(ctx context.Context, all *sync.WaitGroup, log *slog.Logger, node *nodeFlags, dir string) {
 	if d.count {
-		all.Go(func() { usage.Count(ctx, counts.File{Dir: dir}, log, node.uses, plugin.Wait) })
+		all.Go(func() { usage.Count(ctx, counts.File{Dir: dir}, log, node.uses, cli.Wait) })
 	}
 	if d.tellForeigns {
 		watcher := foreign.New(foreign.Config{

@@ -20,7 +20,6 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/roce-cni/roce-cni/cmd/internal/cli"
-	"github.com/roce-cni/roce-cni/cmd/internal/plugin"
 	"github.com/roce-cni/roce-cni/pkg/base/cnierr"
 	"github.com/roce-cni/roce-cni/pkg/plugin/calls"
 	"github.com/roce-cni/roce-cni/pkg/plugin/rdma"
@@ -62,7 +61,7 @@ func (t *top) once(ctx context.Context) error {
 	if uses, err := t.look(ctx); uses == nil {
 		return err
 	}
-	if plugin.Wait(ctx, time.Second) != nil {
+	if cli.Wait(ctx, time.Second) != nil {
 		return nil // the user has stopped it
 	}
 	uses, err := t.look(ctx)
@@ -86,7 +85,7 @@ func (t *top) run(ctx context.Context) error {
 		if err := t.write(t.out, uses, err); err != nil {
 			return err
 		}
-		if plugin.Wait(ctx, 2*time.Second) != nil {
+		if cli.Wait(ctx, 2*time.Second) != nil {
 			return nil
 		}
 	}

@@ -14,7 +14,6 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/roce-cni/roce-cni/cmd/internal/cli"
-	"github.com/roce-cni/roce-cni/cmd/internal/plugin"
 	"github.com/roce-cni/roce-cni/pkg/base/cnierr"
 	"github.com/roce-cni/roce-cni/pkg/plugin/calls"
 	"github.com/roce-cni/roce-cni/pkg/plugin/conf"
@@ -51,7 +50,7 @@ func traceCommand(node *nodeFlags) *cobra.Command {
 					})
 					format.NoHeaders = format.NoHeaders || len(all) > 0
 				}
-				if err != nil || !watch || plugin.Wait(cmd.Context(), time.Second) != nil {
+				if err != nil || !watch || cli.Wait(cmd.Context(), time.Second) != nil {
 					return err
 				}
 			}

@@ -6,11 +6,13 @@
 package cli
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"io"
 	"os"
 	"strings"
+	"time"
 
 	"github.com/spf13/cobra"
 
@@ -23,6 +25,18 @@ import (
 type StatusError int
 
 func (s StatusError) Error() string { return fmt.Sprintf("exit status %d", int(s)) }
+
+// Wait returns after d, or with the context's error when that ends.
+func Wait(ctx context.Context, d time.Duration) error {
+	t := time.NewTimer(d)
+	defer t.Stop()
+	select {
+	case <-ctx.Done():
+		return ctx.Err()
+	case <-t.C:
+		return nil
+	}
+}
 
 // Output returns the standard output. With $NO_COLOR (no-color.org) it is no terminal for
 // package report.

@@ -60,18 +60,6 @@ func BootTime() time.Duration {
 	return time.Duration(ts.Nano())
 }
 
-// Wait returns after d, or with the context's error when that ends.
-func Wait(ctx context.Context, d time.Duration) error {
-	t := time.NewTimer(d)
-	defer t.Stop()
-	select {
-	case <-ctx.Done():
-		return ctx.Err()
-	case <-t.C:
-		return nil
-	}
-}
-
 // Book returns the leases of the node. reaped is called for attachments with leases that
 // were reaped; nil: nothing is called.
 func Book(stateDir, bootID string, log *slog.Logger, reaped func(context.Context, ipam.Owner)) *ipam.Book {

@@ -23,6 +23,7 @@ import (
 	networking "k8s.io/api/networking/v1"
 	"k8s.io/client-go/tools/cache"
 
+	"github.com/roce-cni/roce-cni/cmd/internal/cli"
 	"github.com/roce-cni/roce-cni/cmd/internal/plugin"
 	"github.com/roce-cni/roce-cni/pkg/base/cnierr"
 	"github.com/roce-cni/roce-cni/pkg/cluster/agent"
@@ -308,7 +309,7 @@ func (w serviceWatcher) served(ctx context.Context, see func([]netip.Prefix, err
 		if cnierr.CodeOf(err) == cnierr.NotAvailable {
 			wait = nodeEvery
 		}
-		if err := plugin.Wait(ctx, spread(wait)); err != nil {
+		if err := cli.Wait(ctx, spread(wait)); err != nil {
 			return err
 		}
 	}

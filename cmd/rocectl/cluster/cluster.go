@@ -27,6 +27,7 @@ import (
 	"k8s.io/client-go/tools/clientcmd"
 	"k8s.io/klog/v2"
 
+	"github.com/roce-cni/roce-cni/cmd/internal/cli"
 	"github.com/roce-cni/roce-cni/cmd/internal/plugin"
 	"github.com/roce-cni/roce-cni/pkg/base/cnierr"
 	"github.com/roce-cni/roce-cni/pkg/cluster/agent/pace"
@@ -55,7 +56,7 @@ func service(ctx context.Context, w io.Writer) (running context.Context, stop co
 }
 
 func clock() pace.Clock {
-	return pace.Clock{Wait: plugin.Wait, Now: plugin.BootTime, Rand: rand.Float64}
+	return pace.Clock{Wait: cli.Wait, Now: plugin.BootTime, Rand: rand.Float64}
 }
 
 // spread returns a time around d.

@@ -13,7 +13,6 @@ import (
 	"time"
 
 	"github.com/roce-cni/roce-cni/cmd/internal/cli"
-	"github.com/roce-cni/roce-cni/cmd/internal/plugin"
 	"github.com/roce-cni/roce-cni/pkg/cluster/fleet"
 	"github.com/roce-cni/roce-cni/pkg/cluster/kube"
 	"github.com/roce-cni/roce-cni/pkg/tool/nic"
@@ -53,7 +52,7 @@ func (f Fleet) Reports(ctx context.Context, w io.Writer) (nodes []fleet.Node, un
 			return all.Nodes, all.Unreported, err
 		}
 		fmt.Fprintf(w, "# waiting for the reports of %d nodes\n", len(all.Unreported))
-		if err := plugin.Wait(ctx, reportTime/4); err != nil {
+		if err := cli.Wait(ctx, reportTime/4); err != nil {
 			return nil, nil, err
 		}
 	}

@@ -15,7 +15,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/client-go/tools/cache"
 
-	"github.com/roce-cni/roce-cni/cmd/internal/plugin"
+	"github.com/roce-cni/roce-cni/cmd/internal/cli"
 	"github.com/roce-cni/roce-cni/pkg/base/cnierr"
 	"github.com/roce-cni/roce-cni/pkg/cluster/agent"
 	"github.com/roce-cni/roce-cni/pkg/cluster/block"
@@ -113,7 +113,7 @@ func (v watcher) first(ctx context.Context, see func(agent.View)) (nodeRead, err
 		}
 		says.note(block.Explain(err))
 		see(agent.View{Fault: err})
-		if err := plugin.Wait(ctx, spread(wait)); err != nil {
+		if err := cli.Wait(ctx, spread(wait)); err != nil {
 			return nodeRead{}, err
 		}
 	}
@@ -155,7 +155,7 @@ func (v watcher) reread(ctx context.Context, err error, soon <-chan struct{}, to
 			return
 		case <-time.After(spread(wait)):
 		case <-soon:
-			if plugin.Wait(ctx, spread(nodeSoon)) != nil {
+			if cli.Wait(ctx, spread(nodeSoon)) != nil {
 				return
 			}
 		}

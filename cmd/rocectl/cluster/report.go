@@ -14,6 +14,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/roce-cni/roce-cni/cmd/internal/cli"
 	"github.com/roce-cni/roce-cni/cmd/internal/plugin"
 	"github.com/roce-cni/roce-cni/pkg/cluster/agent"
 	"github.com/roce-cni/roce-cni/pkg/cluster/block"
@@ -72,7 +73,7 @@ func newReporter(node string, every time.Duration, unused []string, publish func
 		n, err := nic.Live(ctx)
 		return n.Inventory(), err
 	}
-	wait := func(ctx context.Context, d time.Duration) error { return plugin.Wait(ctx, spread(d)) }
+	wait := func(ctx context.Context, d time.Duration) error { return cli.Wait(ctx, spread(d)) }
 	return &reporter{
 		node: node, every: every, unused: unused, publish: publish, ports: ports, wait: wait, now: plugin.BootTime, log: log,
 		flaps: fleet.Flaps{Calm: max(calm, 3*every)},
