@@ -71,7 +71,10 @@ func codes(text string) []cnierr.Code {
 }
 
 func explainCode(w io.Writer, c cnierr.Code) {
-	a := explain.Code(c, locale())
+	answer(w, c, explain.Code(c, locale()))
+}
+
+func answer(w io.Writer, c cnierr.Code, a explain.Answer) {
 	fmt.Fprintf(w, "%d  %s\n     %s\n", c, a.Cause, a.Do)
 }
 
@@ -82,12 +85,22 @@ func locale() string { return cmp.Or(os.Getenv("LC_ALL"), os.Getenv("LC_MESSAGES
 // other programs.
 func explainText(w io.Writer, text string) error {
 	text = explain.Plain(text)
-	seen := map[cnierr.Code]bool{}
-	for _, m := range regexp.MustCompile(`\b(?:roce|roce-ipam|roce-env|rocectl)\[(\d{1,9})\]`).FindAllStringSubmatch(text, -1) {
-		n, err := strconv.ParseUint(m[1], 10, 32)
-		if code := cnierr.Code(n); err == nil && !seen[code] {
-			seen[code] = true
-			explainCode(w, code)
+	seen := map[explain.Answer]bool{}
+	for _, m := range regexp.MustCompile(`\b(roce|roce-ipam|roce-env|rocectl)\[(\d{1,9})\] *`).FindAllStringSubmatchIndex(text, -1) {
+		n, err := strconv.ParseUint(text[m[4]:m[5]], 10, 32)
+		if err != nil {
+			continue
+		}
+		code := cnierr.Code(n)
+		a := explain.Code(code, locale())
+		if program := text[m[2]:m[3]]; program == "roce-env" || program == "rocectl" {
+			if one, ok := explain.InPod(text[m[1]:], locale()); ok {
+				a = one
+			}
+		}
+		if !seen[a] {
+			seen[a] = true
+			answer(w, code, a)
 		}
 	}
 	found := explain.Load().Find(text)

@@ -4,7 +4,7 @@
 package explain
 
 import (
-	_ "embed" // codes.yaml
+	_ "embed" // codes.yaml and inpod.yaml
 	"strings"
 
 	"sigs.k8s.io/yaml"
@@ -30,4 +30,31 @@ func Code(c cnierr.Code, locale string) Answer {
 		}
 	}
 	return a
+}
+
+//go:embed inpod.yaml
+var inPodFile []byte
+
+// InPod returns the answer to an error that roce-env, or rocectl, reports in a pod about its
+// manifest. The message is what follows the code. It returns false for any other error: Code has
+// its answer.
+func InPod(message, locale string) (Answer, bool) {
+	var all []struct {
+		Begins string `json:"begins"`
+		Answer
+		ZH Answer `json:"zh"`
+	}
+	if err := yaml.UnmarshalStrict(inPodFile, &all); err != nil {
+		panic("explain: inpod.yaml: " + err.Error()) // it is part of the program, and has a test
+	}
+	for _, e := range all {
+		switch {
+		case !strings.HasPrefix(message, e.Begins):
+		case strings.HasPrefix(locale, "zh"):
+			return e.ZH, true
+		default:
+			return e.Answer, true
+		}
+	}
+	return Answer{}, false
 }

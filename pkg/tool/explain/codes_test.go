@@ -20,3 +20,16 @@ func TestEachCodeHasAChineseAnswer(t *testing.T) {
 		}
 	}
 }
+
+func TestEachErrorInAPodHasAChineseAnswer(t *testing.T) {
+	for _, message := range []string{`open RDMA device "mlx5_0"`, `check limit of "locked memory"`, `choose GID index for "net1, net2"`} {
+		english, ok := InPod(message, "en_US.UTF-8")
+		chinese, too := InPod(message, "zh_CN.UTF-8")
+		if !ok || !too || english == chinese || chinese.Cause == "" || chinese.Do == "" {
+			t.Errorf("%s: %q and %q", message, english, chinese)
+		}
+	}
+	if a, ok := InPod(`ask gateway "10.0.0.1"`, ""); ok {
+		t.Errorf("an error of ADD has the answer %q", a)
+	}
+}
