@@ -51,10 +51,6 @@ func desc(name, help string, labels ...string) *prometheus.Desc {
 	return prometheus.NewDesc("roce_cni_"+name, help, labels, nil)
 }
 
-// begins starts the counters of alerts at zero. An alert does not see a counter grow
-// if its first value is 1.
-func begins(c *prometheus.CounterVec, pool string) { c.WithLabelValues(pool).Add(0) }
-
 // gauge sends the value of a gauge at a scrape.
 func gauge(out chan<- prometheus.Metric, d *prometheus.Desc, value float64, labels ...string) {
 	out <- prometheus.MustNewConstMetric(d, prometheus.GaugeValue, value, labels...)

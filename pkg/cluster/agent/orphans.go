@@ -24,7 +24,8 @@ func (k *poolController) findOrphans() {
 	if !known || !k.joined {
 		return
 	}
-	if _, err := k.space.Rails(k.owned); err != nil {
+	_, err := k.space.Rails(k.owned)
+	if err != nil {
 		return
 	}
 	slots, blocks, owners := map[string]bool{}, map[string]bool{}, map[string]bool{}
@@ -38,9 +39,7 @@ func (k *poolController) findOrphans() {
 		}
 		slots[slot], blocks[place], owners[e.Owner.String()] = true, true, true
 	}
-	k.orphans = len(slots)
-	var err error
-	if k.orphans > 0 {
+	if k.orphans = len(slots); k.orphans > 0 {
 		some := func(names map[string]bool) string { return cnierr.Some(slices.Sorted(maps.Keys(names))) }
 		err = cnierr.New(cnierr.Limited, "keep addresses of RailPool", k.pool, "delete these pods, because other nodes may lease the same addresses: "+some(owners),
 			"pods of this node use %d host indexes of blocks that this node does not own: %s", k.orphans, some(blocks))

@@ -65,7 +65,7 @@ type poolController struct {
 }
 
 func newPoolController(a *Agent, pool string) *poolController {
-	begins(a.metrics.lost, pool)
+	a.metrics.lost.WithLabelValues(pool) // an alert sees it grow only from zero
 	return &poolController{
 		Config: a.Config, agent: a, pool: pool, reported: map[string]block.Usage{}, troubles: map[string]string{},
 		claimer: block.Claimer{Store: a.Store, Node: a.Node, Machine: a.Machine, Doubt: a.doubt(pool), Clock: a.Clock},
@@ -167,7 +167,8 @@ func (k *poolController) keepLastValid(now *evaluation) {
 func (k *poolController) join(ctx context.Context) bool {
 	own, err := k.claimer.Own(ctx, *k.space)
 	if err == nil {
-		unknown := slices.DeleteFunc(k.recorded(), func(b block.Block) bool {
+		f, _ := k.Ranges.Read(k.pool) // a file of another boot, or none: no ADD leases from it
+		unknown := slices.DeleteFunc(k.space.Recorded(k.Node, f.Rails), func(b block.Block) bool {
 			return slices.ContainsFunc(own, func(o block.Block) bool { return o.Name == b.Name })
 		})
 		own, err = k.affirm(ctx, append(own, unknown...))
@@ -188,15 +189,6 @@ func (k *poolController) join(ctx context.Context) bool {
 	}
 	k.setBlocks(own)
 	return true
-}
-
-// recorded returns the blocks in the node file of this boot.
-func (k *poolController) recorded() []block.Block {
-	f, err := k.Ranges.Read(k.pool)
-	if err != nil { // a file of another boot, or none: no ADD leases from it
-		return nil
-	}
-	return k.space.Recorded(k.Node, f.Rails)
 }
 
 // assert writes all blocks, so that a reaper sees that the node is alive.
@@ -291,8 +283,9 @@ func (k *poolController) claim(ctx context.Context) bool {
 		k.claiming.Fail(k.Clock)
 		return false
 	}
-	k.claiming.OK(k.Clock, 0)
-	k.pace()
+	// The next claim waits after a burst of them.
+	k.claimBudgetUntil = max(k.claimBudgetUntil, k.Now()) + claimEvery
+	k.claiming = pace.Pause{Until: k.claimBudgetUntil - claimBurst*claimEvery}
 	// Not at once: when all nodes start, claims come first.
 	k.reporting = pace.Pause{Until: k.Now() + time.Duration(k.Rand()*float64(reportEvery/2))}
 	k.agent.metrics.claims.WithLabelValues(k.pool).Inc()

@@ -24,7 +24,7 @@ const answerTime = nodefile.AskTime - 300*time.Millisecond
 // startGrants answers the pool's requests for sticky addresses until endGrants is called
 // or the context ends.
 func (k *poolController) startGrants(ctx context.Context) {
-	begins(k.agent.metrics.stickyLost, k.pool)
+	lost := k.agent.metrics.stickyLost.WithLabelValues(k.pool) // an alert sees it grow only from zero
 	answers := func(answer string) func() {
 		return func() { k.agent.metrics.stickyAnswers.WithLabelValues(k.pool, answer).Inc() }
 	}
@@ -32,8 +32,7 @@ func (k *poolController) startGrants(ctx context.Context) {
 		Pool: k.pool, Terms: k.terms, Claimer: sticky.Claimer{Store: k.Kept, Node: k.Node, Now: k.Date},
 		Leases: k.Leases, Seen: k.agent.meter.last,
 		Patience: k.Patience, Trouble: k.note,
-		Granted: answers("granted"), None: answers("none"),
-		Lost:  func() { k.agent.metrics.stickyLost.WithLabelValues(k.pool).Inc() },
+		Granted: answers("granted"), None: answers("none"), Lost: lost.Inc,
 		Clock: k.Clock, Log: k.Log,
 	})
 	ctx, cancel := context.WithCancel(ctx)

@@ -158,9 +158,3 @@ func (k *poolController) capped() bool {
 	k.trouble("claim", err)
 	return true
 }
-
-// pace makes the next claim wait after a burst of them.
-func (k *poolController) pace() {
-	k.claimBudgetUntil = max(k.claimBudgetUntil, k.Now()) + claimEvery
-	k.claiming.Until = k.claimBudgetUntil - claimBurst*claimEvery
-}

@@ -53,8 +53,12 @@ func (r *Reconciler) markPools(ctx context.Context) (changed bool) {
 		r.tell(ctx, err)
 		return false
 	}
-	pools = byAge(pools)
-	r.know(pools)
+	slices.SortFunc(pools, func(x, y block.Pool) int { return cmp.Or(x.Created.Compare(y.Created), cmp.Compare(x.Name, y.Name)) }) // the oldest first
+	for _, p := range pools {
+		if p.InUse {
+			r.marks.known[p.Name] = true
+		}
+	}
 	changed = !reflect.DeepEqual(pools, r.marks.pools)
 	due := r.Now() >= r.marks.due
 	if changed || due && r.marks.owing {
@@ -132,15 +136,6 @@ func (r *Reconciler) markNew(ctx context.Context, pools []block.Pool) (owing boo
 		err = nil
 	}
 	return owing, err
-}
-
-// know notes which pools are in use.
-func (r *Reconciler) know(pools []block.Pool) {
-	for _, p := range pools {
-		if p.InUse {
-			r.marks.known[p.Name] = true
-		}
-	}
 }
 
 // unreleased says whether nodes may still have addresses of a pool that is gone. It logs
@@ -227,11 +222,4 @@ func (r *Reconciler) letGo(ctx context.Context, pools []block.Pool) error {
 		faults = append(faults, err)
 	}
 	return errors.Join(faults...)
-}
-
-// byAge returns the pools, the oldest first.
-func byAge(pools []block.Pool) []block.Pool {
-	return slices.SortedFunc(slices.Values(pools), func(x, y block.Pool) int {
-		return cmp.Or(x.Created.Compare(y.Created), cmp.Compare(x.Name, y.Name))
-	})
 }

@@ -19,7 +19,6 @@ type Orphan struct {
 	Block
 	Owner block.OwnerState // Gone or Replaced
 	Bound bool             // a pod is bound to the name of a node that is gone
-	For   time.Duration    // since it was first seen in this state
 }
 
 // Idle is a lease without holder, or with a holder that is gone, was replaced, or does
@@ -52,18 +51,14 @@ func (r *Reconciler) Overview(ctx context.Context) (Overview, error) {
 		return Overview{}, err
 	}
 	nodes, _ := w.known()
-	return Overview{r.orphans(w, nodes), w.idle(nodes), w.holdings(), w.crowds}, nil
+	return Overview{w.orphans(nodes), w.idle(nodes), w.holdings(), w.crowds}, nil
 }
 
-func (r *Reconciler) orphans(w world, nodes block.Nodes) []Orphan {
+func (w world) orphans(nodes block.Nodes) []Orphan {
 	var out []Orphan
 	for _, b := range w.blocks {
 		if state := nodes.Owner(b.Spec.Owner); state != block.Here {
-			o := Orphan{Block: b, Owner: state, Bound: w.bound[b.Spec.NodeName]}
-			if since, gone := r.sightings.Since(b.UID, b.ResourceVersion); gone {
-				o.For = r.Now() - since
-			}
-			out = append(out, o)
+			out = append(out, Orphan{Block: b, Owner: state, Bound: w.bound[b.Spec.NodeName]})
 		}
 	}
 	return out
