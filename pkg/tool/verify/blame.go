@@ -36,10 +36,6 @@ type column struct {
 	rail           int
 }
 
-func (c column) compare(d column) int {
-	return cmp.Or(strings.Compare(c.check, d.check), c.rail-d.rail)
-}
-
 func (m mark) column() column { return column{m.Check, m.gateway, m.rail} }
 
 // faults returns one fault for each cause, in the order of signs and of rails.
@@ -69,13 +65,18 @@ func (t *tally) marks() []mark {
 			out = append(out, mark{spot: s.spot(), Answer: a, gateway: gatewayOf(a)})
 		}
 	}
-	for _, of := range slices.SortedFunc(maps.Keys(t.grids), column.compare) {
+	order := func(a, b column) int { return cmp.Or(strings.Compare(a.check, b.check), a.rail-b.rail) }
+	for _, of := range slices.SortedFunc(maps.Keys(t.grids), order) {
 		g := t.grids[of]
 		for i, pod := range t.pods {
 			if n := g.tests[i]; n >= 2 && g.failed[i] == n {
 				p := place{of.check, spot{of.rail, pod}}
 				a := t.first[kind{p, true, report.Problem}]
-				a.Found = general(a.Found, pod, subjectOf(a.Of).other(pod))
+				other := subjectOf(a.Of).pod
+				if other == pod {
+					other = subjectOf(a.Of).peer
+				}
+				a.Found = general(a.Found, pod, other)
 				out = append(out, mark{spot: p.spot, Answer: a, with: n})
 			}
 		}

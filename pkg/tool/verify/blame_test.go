@@ -50,7 +50,7 @@ func (m member) Test(address string, _ Tests) ([]report.Answer, error) {
 	if found := m.faults(m.name, address); found != "" {
 		return []report.Answer{problem(Reach, of, found, "# do", "why")}, nil
 	}
-	return []report.Answer{answer(Reach, of, report.Finding{Verdict: report.OK, Found: "all is well"})}, nil
+	return []report.Answer{good(Reach, of, "all is well")}, nil
 }
 
 // odd returns true at every second call.

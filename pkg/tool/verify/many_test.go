@@ -42,7 +42,7 @@ func (c crowd) Test(address string, _ Tests) ([]report.Answer, error) {
 			out = append(out, problem(Reach, of, fmt.Sprintf("no packet passes from %s to %s", c.name, address), "# do", "why"))
 			continue
 		}
-		out = append(out, answer(Reach, of, report.Finding{Verdict: report.OK, Found: address + " answers"}), answer(MTU, of, report.Finding{Verdict: report.OK, Found: "packets of 9000 bytes pass"}))
+		out = append(out, good(Reach, of, address+" answers"), good(MTU, of, "packets of 9000 bytes pass"))
 	}
 	return out, nil
 }
@@ -139,7 +139,7 @@ func TestEachFaultIsOneLine(t *testing.T) {
 			if c.racks && first(pod) {
 				gateway = fmt.Sprintf("172.17.%d.254", rail)
 			}
-			out := []report.Answer{answer(Routing, of, report.Finding{Verdict: report.OK}), answer(GatewayUp, of, report.Finding{Verdict: report.OK, Found: gateway + " answers"})}
+			out := []report.Answer{good(Routing, of, ""), good(GatewayUp, of, gateway+" answers")}
 			if c.unruled != nil && c.unruled(rail, pod) {
 				out[0] = problem(Routing, of, "no rule", "", "")
 			}

@@ -93,9 +93,7 @@ func told(seat Seat, o outcome) []report.Answer {
 	if o.err == nil {
 		return o.answers
 	}
-	return append(o.answers, answer(Reach, seat.Name, report.Finding{
-		Verdict: report.CannotTell, Found: o.err.Error(), Missing: "rocectl verify serve in the pod, with the same $" + TokenVariable,
-	}))
+	return append(o.answers, cannotTell(Reach, seat.Name, o.err.Error(), "rocectl verify serve in the pod, with the same $"+TokenVariable))
 }
 
 func (m *meeting) alone() {

@@ -54,16 +54,9 @@ func (r Report) Verdict() string {
 
 // Untold returns what the tests could not tell, once for all pods with the same reason.
 func (r Report) Untold() []report.Answer {
+	untold := slices.DeleteFunc(slices.Clone(r.Answers), func(a report.Answer) bool { return a.Verdict != report.CannotTell })
 	var out []report.Answer
-	for _, a := range r.Answers {
-		if a.Verdict == report.CannotTell {
-			out = append(out, a)
-		}
-	}
-	type reason struct{ check, found, missing string }
-	all := grouped(out, func(a report.Answer) reason { return reason{a.Check, a.Found, a.Missing} })
-	out = nil
-	for _, as := range all {
+	for _, as := range grouped(untold, func(a report.Answer) [3]string { return [3]string{a.Check, a.Found, a.Missing} }) {
 		a := as[0]
 		if len(as) > 1 {
 			a.Of += fmt.Sprintf(", and %d more", len(as)-1)

@@ -48,9 +48,8 @@ func (p Pod) Test(ctx context.Context, address string, key Key, tests Tests) ([]
 	var out []report.Answer
 	for shift := range shifts {
 		if ctx.Err() != nil {
-			return append(out, answer(Reach, fmt.Sprintf("all rails of %s to %s", p.Name, peer.Name), report.Finding{
-				Verdict: report.CannotTell, Found: fmt.Sprintf("%d of %d couples of each rail were tested in %s", shift, shifts, testTime), Missing: "time: the rails that fail take most of it",
-			})), nil
+			return append(out, cannotTell(Reach, fmt.Sprintf("all rails of %s to %s", p.Name, peer.Name),
+				fmt.Sprintf("%d of %d couples of each rail were tested in %s", shift, shifts, testTime), "time: the rails that fail take most of it")), nil
 		}
 		answers := make([][]report.Answer, n)
 		var wg sync.WaitGroup
@@ -94,9 +93,7 @@ func (p Pod) test(ctx context.Context, rails []Rail, peer *Peer, i, j int, rdma 
 		if i != j {
 			return nil // the plan does not connect them
 		}
-		return []report.Answer{answer(Reach, c.of(), report.Finding{
-			Verdict: report.CannotTell, Found: fmt.Sprintf("%s has no route to %s", c.r.Addr, c.to.Addr), Missing: "a gateway for the rail, if both must be connected",
-		})}
+		return []report.Answer{cannotTell(Reach, c.of(), fmt.Sprintf("%s has no route to %s", c.r.Addr, c.to.Addr), "a gateway for the rail, if both must be connected")}
 	}
 	var err error
 	if c.conn, err = p.socket(ctx, c.r); err != nil {
@@ -109,7 +106,7 @@ func (p Pod) test(ctx context.Context, rails []Rail, peer *Peer, i, j int, rdma 
 		}
 		return []report.Answer{c.lost(ctx)}
 	}
-	reach := answer(Reach, c.of(), report.Finding{Verdict: report.OK, Found: fmt.Sprintf("%s answers", c.to.Addr)})
+	reach := good(Reach, c.of(), fmt.Sprintf("%s answers", c.to.Addr))
 	out := []report.Answer{reach, c.mtu()}
 	if !rdma {
 		return out
@@ -209,7 +206,7 @@ func (c couple) mtu() report.Answer {
 			fmt.Sprintf("ip link set NIC mtu %d  # of the NIC below the rail, and on the switch; mtu of the network; then restart the pod", max(c.r.MTU, c.to.MTU)), why)
 	}
 	if echoed(c.conn, c.peer.nonce, c.target(), c.r.MTU, attempts) {
-		return answer(MTU, c.of(), report.Finding{Verdict: report.OK, Found: fmt.Sprintf("packets of %d bytes pass", c.r.MTU)})
+		return good(MTU, c.of(), fmt.Sprintf("packets of %d bytes pass", c.r.MTU))
 	}
 	direction := fmt.Sprintf("from %s to %s", c.Name, c.peer.Name)
 	if c.arrived(c.r.MTU) {

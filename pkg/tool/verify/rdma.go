@@ -100,16 +100,6 @@ func (o *output) Write(b []byte) (int, error) {
 	return len(b), nil
 }
 
-// ended says whether the program has ended, and its last line then.
-func (r *running) ended() (lastLine string, ended bool) {
-	select {
-	case <-r.done:
-		return last(r.said.text.String()), true
-	default:
-		return "", false
-	}
-}
-
 func last(said string) string {
 	lines := strings.Split(strings.TrimSpace(said), "\n")
 	line := strings.TrimSpace(lines[len(lines)-1])
@@ -178,7 +168,7 @@ func (c couple) transfer(ctx context.Context, of program) report.Answer {
 		missing = c.peer.Name + ": " + err.Error()
 	}
 	if missing != "" {
-		return answer(of.check, c.of(), report.Finding{Verdict: report.CannotTell, Found: "not tested", Missing: missing})
+		return cannotTell(of.check, c.of(), "not tested", missing)
 	}
 	args := of.args(c.r, on, there.Port, c.to.Addr)
 	failed := func(said string) report.Answer {
@@ -193,7 +183,7 @@ func (c couple) transfer(ctx context.Context, of program) report.Answer {
 		said := last(run.said.text.String())
 		switch {
 		case err == nil:
-			return answer(of.check, c.of(), report.Finding{Verdict: report.OK, Found: of.tells(run.said.text.String())})
+			return good(of.check, c.of(), of.tells(run.said.text.String()))
 		case ctx.Err() != nil:
 			return failed(fmt.Sprintf("it does not end within %s: %s", transferTime, said))
 		}
@@ -248,6 +238,11 @@ func (c *caller) endedOf(number int) reply {
 	if number < 1 || number > len(c.programs) {
 		return reply{Error: "there is no such program"}
 	}
-	said, over := c.programs[number-1].ended()
-	return reply{Said: said, Over: over}
+	run := c.programs[number-1]
+	select {
+	case <-run.done:
+		return reply{Said: last(run.said.text.String()), Over: true}
+	default:
+		return reply{}
+	}
 }

@@ -125,7 +125,13 @@ func (s *Server) Serve(ctx context.Context, l net.Listener) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	s.seen, s.echoes = map[nonce]map[arrival]bool{}, map[socket]*net.UDPConn{}
-	context.AfterFunc(ctx, s.endEchoes)
+	context.AfterFunc(ctx, func() {
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		for _, c := range s.echoes {
+			_ = c.Close()
+		}
+	})
 	if _, err := s.rails(ctx); err != nil {
 		return err
 	}
@@ -155,7 +161,7 @@ func (s *Server) rails(ctx context.Context) ([]Rail, error) {
 		at := socket{rails[i].index, rails[i].Addr}
 		if s.echoes[at] == nil {
 			if ctx.Err() != nil {
-				return nil, ctx.Err() // endEchoes does not wait for it
+				return nil, ctx.Err() // the end of Serve does not wait for it
 			}
 			c, err := s.socket(ctx, rails[i])
 			if err != nil {
@@ -164,20 +170,10 @@ func (s *Server) rails(ctx context.Context) ([]Rail, error) {
 			s.echoes[at] = c
 			go s.echo(c)
 		}
-		rails[i].UDP = port(s.echoes[at])
+		rails[i].UDP = netip.MustParseAddrPort(s.echoes[at].LocalAddr().String()).Port()
 	}
 	return rails, nil
 }
-
-func (s *Server) endEchoes() {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	for _, c := range s.echoes {
-		_ = c.Close()
-	}
-}
-
-func port(c *net.UDPConn) uint16 { return netip.MustParseAddrPort(c.LocalAddr().String()).Port() }
 
 // echo sends back each packet with a known nonce.
 func (s *Server) echo(c *net.UDPConn) {

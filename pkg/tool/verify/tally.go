@@ -131,14 +131,6 @@ func (s subject) ends() []spot {
 	return []spot{s.spot(), {s.far, s.peer}}
 }
 
-// other returns the other one of two pods.
-func (s subject) other(pod string) string {
-	if s.pod == pod {
-		return s.peer
-	}
-	return s.pod
-}
-
 // gatewayOf returns the gateway that an answer is about, or "".
 func gatewayOf(a report.Answer) string {
 	words := strings.Fields(a.Found)
@@ -162,10 +154,6 @@ const (
 	passes
 	fails
 )
-
-func newGrid(pods int) *grid {
-	return &grid{make([]byte, pods*pods), make([]int, pods), make([]int, pods)}
-}
 
 func (g *grid) at(i, j int) byte { return g.state[i*len(g.tests)+j] }
 
@@ -263,9 +251,7 @@ func (t *tally) add(answers []report.Answer) {
 func (t *tally) explained(a report.Answer, s subject) report.Answer {
 	for _, end := range s.ends() {
 		if s.peer != "" && a.Verdict == report.Problem && t.ailing[end] {
-			return answer(a.Check, a.Of, report.Finding{
-				Verdict: report.CannotTell, Found: end.pod + " has a fault of its own on this rail: " + Routing, Missing: "a test after its repair",
-			})
+			return cannotTell(a.Check, a.Of, end.pod+" has a fault of its own on this rail: "+Routing, "a test after its repair")
 		}
 	}
 	return a
@@ -299,7 +285,8 @@ func (t *tally) note(a report.Answer, s subject) {
 	if s.peer != "" && s.rail == s.far && a.Verdict != report.CannotTell {
 		of := column{check: a.Check, rail: s.rail}
 		if t.grids[of] == nil {
-			t.grids[of] = newGrid(len(t.pods))
+			n := len(t.pods)
+			t.grids[of] = &grid{make([]byte, n*n), make([]int, n), make([]int, n)}
 		}
 		t.grids[of].set(t.at[s.pod], t.at[s.peer], map[report.Verdict]byte{report.OK: passes, report.Problem: fails}[a.Verdict])
 	}

@@ -222,9 +222,12 @@ func (p Pod) Local(ctx context.Context) ([]report.Answer, error) {
 // Of names a rail of the pod in an answer.
 func (p Pod) Of(r Rail) string { return fmt.Sprintf("rail %d of %s", r.Number, p.Name) }
 
-func answer(check, of string, f report.Finding) report.Answer {
-	f.Of = of
-	return report.Answer{Check: check, Finding: f}
+func good(check, of, found string) report.Answer {
+	return report.Answer{Check: check, Finding: report.Finding{Verdict: report.OK, Of: of, Found: found}}
+}
+
+func cannotTell(check, of, found, missing string) report.Answer {
+	return report.Answer{Check: check, Finding: report.Finding{Verdict: report.CannotTell, Of: of, Found: found, Missing: missing}}
 }
 
 // problem is an answer with the reason why it matters.
@@ -240,7 +243,7 @@ func (p Pod) routing(r Rail) report.Answer {
 	case !r.up:
 		return problem(Routing, p.Of(r), string(r.Link)+" is down or has no carrier", shell.Command("ip link show %s", r.Link)+"  # then the NIC below it on the node: cable and switch port", why)
 	case r.table == 0 && !r.fails:
-		return answer(Routing, p.Of(r), report.Finding{Verdict: report.OK, Found: fmt.Sprintf("%s %s uses the main table", r.Link, r.Addr)})
+		return good(Routing, p.Of(r), fmt.Sprintf("%s %s uses the main table", r.Link, r.Addr))
 	case r.table == 0:
 		return problem(Routing, p.Of(r), fmt.Sprintf("no rule sends packets from %s to a table of its own", r.Addr), restore, why)
 	case !r.ruled:
@@ -250,7 +253,7 @@ func (p Pod) routing(r Rail) report.Answer {
 	case !r.fails:
 		return problem(Routing, p.Of(r), fmt.Sprintf("no rule makes packets from %s fail when table %d is empty", r.Addr, r.table), restore, why)
 	}
-	return answer(Routing, p.Of(r), report.Finding{Verdict: report.OK, Found: fmt.Sprintf("%s %s has table %d", r.Link, r.Addr, r.table)})
+	return good(Routing, p.Of(r), fmt.Sprintf("%s %s has table %d", r.Link, r.Addr, r.table))
 }
 
 // How the questions are asked: as often as ADD does by default, so that a lost frame
@@ -275,12 +278,12 @@ func (p Pod) answers(ctx context.Context, r Rail, target plan.Target) error {
 
 func (p Pod) gateway(ctx context.Context, r Rail) report.Answer {
 	if !r.Gateway.IsValid() {
-		return answer(GatewayUp, p.Of(r), report.Finding{Verdict: report.OK, Found: "it has no gateway"})
+		return good(GatewayUp, p.Of(r), "it has no gateway")
 	}
 	err := p.answers(ctx, r, plan.Target{Gateway: r.Gateway})
 	switch {
 	case err == nil:
-		return answer(GatewayUp, p.Of(r), report.Finding{Verdict: report.OK, Found: r.Gateway.String() + " answers"})
+		return good(GatewayUp, p.Of(r), r.Gateway.String()+" answers")
 	case cnierr.CodeOf(err) == cnierr.GatewaySilent:
 		return problem(GatewayUp, p.Of(r), fmt.Sprintf("the gateway %s does not answer on %s", r.Gateway, r.Link),
 			shell.Command("arping -I %s -s %s %s", r.Link, r.Addr, r.Gateway)+"  # then check VLAN and switch port of the NIC, and the gateway",
@@ -302,7 +305,7 @@ func (p Pod) duplicate(ctx context.Context, r Rail) report.Answer {
 	var taken *probe.TakenError
 	switch {
 	case err == nil:
-		return answer(Duplicate, p.Of(r), report.Finding{Verdict: report.OK, Found: "no other host has " + r.Addr.String()})
+		return good(Duplicate, p.Of(r), "no other host has "+r.Addr.String())
 	case errors.As(err, &taken):
 		return problem(Duplicate, p.Of(r), taken.Error(),
 			shell.Command("arping -I %s -0 %s", r.Link, r.Addr)+"  # the MAC belongs to the other host: take the address from it, or delete this pod",
@@ -313,9 +316,7 @@ func (p Pod) duplicate(ctx context.Context, r Rail) report.Answer {
 
 // untold is the answer of a test that could not run.
 func untold(check, of string, err error) report.Answer {
-	return answer(check, of, report.Finding{
-		Verdict: report.CannotTell, Found: err.Error(), Missing: "the capability NET_RAW in the pod, or rocectl verify --pid as root on the node",
-	})
+	return cannotTell(check, of, err.Error(), "the capability NET_RAW in the pod, or rocectl verify --pid as root on the node")
 }
 
 // inside tests what RDMA programs of the pod need.
@@ -328,9 +329,7 @@ func (p Pod) inside(ctx context.Context, rails []Rail) (out []report.Answer) {
 	case cnierr.CodeOf(err) == cnierr.NoGID:
 		return append(out, problem(GID, "all rails of "+p.Name, err.Error(), "rocectl doctor gid-table  # on the node", whyInside))
 	case err != nil:
-		return append(out, answer(GID, "all rails of "+p.Name, report.Finding{
-			Verdict: report.CannotTell, Found: err.Error(), Missing: "RDMA devices: rocectl doctor on the node says what is missing",
-		}))
+		return append(out, cannotTell(GID, "all rails of "+p.Name, err.Error(), "RDMA devices: rocectl doctor on the node says what is missing"))
 	}
 	for _, r := range rails {
 		i := slices.IndexFunc(have, func(g gids.Rail) bool { return g.Link == r.Link })
@@ -338,9 +337,7 @@ func (p Pod) inside(ctx context.Context, rails []Rail) (out []report.Answer) {
 			out = append(out, problem(GID, p.Of(r), fmt.Sprintf("no RoCE v2 GID has an address of %s", r.Link), "rocectl doctor gid-table rdma-ports  # on the node", whyInside))
 			continue
 		}
-		out = append(out, answer(GID, p.Of(r), report.Finding{
-			Verdict: report.OK, Found: fmt.Sprintf("%s of %s has GID index %d of %s", have[i].Addr, r.Link, have[i].Index, have[i].Port),
-		}))
+		out = append(out, good(GID, p.Of(r), fmt.Sprintf("%s of %s has GID index %d of %s", have[i].Addr, r.Link, have[i].Index, have[i].Port)))
 	}
 	return append(out, p.container(have))
 }
@@ -350,12 +347,10 @@ const whyInside = "RDMA programs in the pod fail, or do not use this rail"
 // container tests the device files and the limit for locked memory.
 func (p Pod) container(have []gids.Rail) report.Answer {
 	if p.Usable == nil {
-		return answer(Container, p.Name, report.Finding{
-			Verdict: report.CannotTell, Found: "this is not the container", Missing: "rocectl verify in the container: device files and the limit for locked memory",
-		})
+		return cannotTell(Container, p.Name, "this is not the container", "rocectl verify in the container: device files and the limit for locked memory")
 	}
 	if err := p.Usable(have); err != nil {
 		return problem(Container, p.Name, err.Error(), cnierr.CNI("rocectl", err).Details, whyInside)
 	}
-	return answer(Container, p.Name, report.Finding{Verdict: report.OK, Found: "it can open the RDMA devices and lock memory"})
+	return good(Container, p.Name, "it can open the RDMA devices and lock memory")
 }
