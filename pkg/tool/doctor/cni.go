@@ -9,7 +9,6 @@ import (
 	"io"
 	"io/fs"
 	"maps"
-	"math/big"
 	"net/http"
 	"net/netip"
 	"path"
@@ -241,11 +240,10 @@ func fillOf(s pool.Subnet, used []netip.Addr) (taken, size int) {
 		}
 	}
 	const most = 1_000_000_000 // of IPv6
-	all := netrange.Count(usable)
-	if all.Cmp(big.NewInt(most)) > 0 {
-		return taken, most
+	if all := netrange.Count(usable); all.IsInt64() {
+		return taken, int(min(all.Int64(), most))
 	}
-	return taken, int(all.Int64())
+	return taken, most
 }
 
 func (l *look) poolRoutes() []report.Finding {
@@ -286,22 +284,16 @@ func (l *look) agentHealth() []report.Finding {
 	case err == nil:
 		return []report.Finding{problem("it says: "+health, "kubectl -n roce-cni logs daemonset/roce-cni-agent --tail 20  # of the pod on this node")}
 	case len(pools) == 0:
-		return []report.Finding{l.withoutAgent()}
+		found := "no agent answers at " + l.AgentURL + ", and this node has no pool" // no agent may ever have run
+		if there, err := l.has(l.kubelet()); !there && err == nil {
+			return []report.Finding{ok("%s and no kubelet: nothing needs an agent", found)}
+		}
+		return []report.Finding{cannotTell(found, "whether a network has ipam.railPool: if so, kubectl -n roce-cni get pods -o wide shows whether an agent runs on this node")}
 	case l.ctx.Err() != nil:
 		return []report.Finding{cannotTell("it did not answer in time", "more time")}
 	}
 	return []report.Finding{problem(fmt.Sprintf("the node has %s, and it does not answer: %v", report.Count(len(pools), "pool"), err),
 		"kubectl -n roce-cni get pods -o wide  # is there an agent on this node? kubectl apply -k conf-examples/deploy makes it")}
-}
-
-// withoutAgent is about a node that has no pool, and no agent that answers: no agent may ever
-// have run. A node of no cluster needs none.
-func (n Node) withoutAgent() report.Finding {
-	found := "no agent answers at " + n.AgentURL + ", and this node has no pool"
-	if there, err := n.has(n.kubelet()); !there && err == nil {
-		return ok("%s and no kubelet: nothing needs an agent", found)
-	}
-	return cannotTell(found, "whether a network has ipam.railPool: if so, kubectl -n roce-cni get pods -o wide shows whether an agent runs on this node")
 }
 
 // health returns what the agent says is wrong, "" if nothing is.
@@ -330,15 +322,6 @@ type folders struct {
 	from string // what says so
 }
 
-// containerdConfigs are where the configuration of containerd is, as its distributions start it:
-// k3s, RKE2, MicroK8s, k0s, and the packages that kubeadm uses.
-func containerdConfigs() []string {
-	return []string{
-		"var/lib/rancher/k3s/agent/etc/containerd/config.toml", "var/lib/rancher/rke2/agent/etc/containerd/config.toml",
-		"var/snap/microk8s/current/args/containerd.toml", "etc/k0s/containerd.toml", "etc/containerd/config.toml",
-	}
-}
-
 // needsFolders is what a check needs where the configuration of containerd cannot be read.
 const needsFolders = "the folders of the runtime: --cni-conf-dir and --cni-bin-dir, or root, to read its configuration"
 
@@ -346,7 +329,11 @@ const needsFolders = "the folders of the runtime: --cni-conf-dir and --cni-bin-d
 // containerd, otherwise the ones that all runtimes use by default.
 func (l *look) cniFolders() folders {
 	f := folders{"etc/cni/net.d", []string{"opt/cni/bin"}, "the default of runtimes"}
-	for _, config := range containerdConfigs() {
+	// As the distributions of containerd start it: k3s, RKE2, MicroK8s, k0s, and the packages that kubeadm uses.
+	for _, config := range []string{
+		"var/lib/rancher/k3s/agent/etc/containerd/config.toml", "var/lib/rancher/rke2/agent/etc/containerd/config.toml",
+		"var/snap/microk8s/current/args/containerd.toml", "etc/k0s/containerd.toml", "etc/containerd/config.toml",
+	} {
 		if l.there(config, needsFolders) {
 			f.from = "/" + config
 			l.readContainerd(config, &f)

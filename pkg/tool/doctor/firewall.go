@@ -4,6 +4,7 @@
 package doctor
 
 import (
+	"cmp"
 	"fmt"
 	"iter"
 	"regexp"
@@ -218,19 +219,13 @@ func legacyDropsRoCE(rules string) (found, remove string) {
 			table = name
 		}
 		if m := rule.FindStringSubmatch(line); m != nil && includes(strings.ReplaceAll(m[1], ":", "-"), rocePort) {
-			return line, removeLegacy(table, line)
+			if !regexp.MustCompile(`^[a-zA-Z0-9 _.,:/!=+-]*$`).MatchString(table + line) { // a text in quotes, which a shell must not see
+				return line, "iptables-legacy -L -n --line-numbers  # then iptables-legacy -D CHAIN NUMBER"
+			}
+			return line, "iptables-legacy -t " + table + " -D " + strings.TrimPrefix(line, "-A ")
 		}
 	}
 	return "", ""
-}
-
-// removeLegacy returns the command that removes a rule, which is as iptables-save prints it.
-// A rule with quotes has a text that a shell must not see.
-func removeLegacy(table, rule string) string {
-	if !regexp.MustCompile(`^[a-zA-Z0-9 _.,:/!=+-]*$`).MatchString(table + rule) {
-		return "iptables-legacy -L -n --line-numbers  # then iptables-legacy -D CHAIN NUMBER"
-	}
-	return "iptables-legacy -t " + table + " -D " + strings.TrimPrefix(rule, "-A ")
 }
 
 const rocePort = 4791
@@ -272,13 +267,10 @@ func nftLines(rules string) iter.Seq2[nftChain, string] {
 // includes says whether nft's notation of ports has one: "4791", "4000-5000",
 // "{ 53, 4791 }".
 func includes(ports string, port int) bool {
-	for _, p := range strings.Split(strings.Trim(ports, "{} "), ",") {
-		low, high, isRange := strings.Cut(strings.TrimSpace(p), "-")
-		if !isRange {
-			high = low
-		}
+	for p := range strings.SplitSeq(strings.Trim(ports, "{} "), ",") {
+		low, high, _ := strings.Cut(strings.TrimSpace(p), "-")
 		first, err := strconv.Atoi(low)
-		last, err2 := strconv.Atoi(high)
+		last, err2 := strconv.Atoi(cmp.Or(high, low))
 		if err == nil && err2 == nil && first <= port && port <= last {
 			return true
 		}

@@ -194,18 +194,13 @@ func (l *look) managers(name string, index int32) report.Finding {
 	l.need(err, "what systemd-networkd does with "+name+": ", "the right to read /run/systemd/netif")
 	manager, err := l.setting(fmt.Sprintf("run/NetworkManager/devices/%d", index), "managed")
 	l.need(err, "what NetworkManager does with "+name+": ", "the right to read /run/NetworkManager")
-	var by []string
-	if networkd != "" && networkd != "unmanaged" {
-		by = append(by, "systemd-networkd")
-	}
-	if manager == "true" {
-		by = append(by, "NetworkManager")
-	}
-	switch len(by) {
-	case 0:
+	switch first, second := networkd != "" && networkd != "unmanaged", manager == "true"; {
+	case !first && !second:
 		return ok("neither manages %s", name)
-	case 1:
-		return ok("%s manages %s", by[0], name)
+	case !second:
+		return ok("systemd-networkd manages %s", name)
+	case !first:
+		return ok("NetworkManager manages %s", name)
 	}
 	return problem("both systemd-networkd and NetworkManager manage "+name,
 		shell.Command(`printf '[keyfile]\nunmanaged-devices+=interface-name:%%s\n' %s > %s && nmcli general reload`, name, "/etc/NetworkManager/conf.d/"+name+".conf"))

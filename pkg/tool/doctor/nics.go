@@ -114,11 +114,10 @@ func lanes(text string) int {
 }
 
 func (l *look) gpuDirect() []report.Finding {
-	nvidia, peermem := l.module("nvidia"), l.module("nvidia_peermem")
 	switch {
-	case !nvidia:
+	case !l.module("nvidia"):
 		return []report.Finding{ok("no driver of NVIDIA GPUs is loaded")}
-	case peermem:
+	case l.module("nvidia_peermem"):
 		return []report.Finding{ok("nvidia_peermem is loaded")}
 	}
 	version := l.read("proc/driver/nvidia/version", "nvidia_peermem is not loaded: ", "/proc/driver/nvidia/version, which says whether the open kernel modules run")

@@ -8,6 +8,7 @@ import (
 	"io/fs"
 	"maps"
 	"path"
+	"regexp"
 	"slices"
 	"strings"
 
@@ -103,18 +104,13 @@ func mode(exclusive bool) string {
 	return "shared"
 }
 
-// modprobeDirs are where modprobe looks (modprobe.d(5)). A file in an earlier one
-// hides those of the same name in later ones.
-func modprobeDirs() []string {
-	return []string{"etc/modprobe.d", "run/modprobe.d", "usr/local/lib/modprobe.d", "usr/lib/modprobe.d", "lib/modprobe.d"}
-}
-
 // nextMode returns whether the mode of the next boot is exclusive, and what says so.
 // Of several options the last counts, and the kernel's command line comes last.
 func (n Node) nextMode() (exclusive bool, from string, err error) {
 	from = "the kernel's default"
 	files := map[string]string{} // by base name
-	for _, dir := range modprobeDirs() {
+	// A file in an earlier folder hides those of the same name in later ones (modprobe.d(5)).
+	for _, dir := range []string{"etc/modprobe.d", "run/modprobe.d", "usr/local/lib/modprobe.d", "usr/lib/modprobe.d", "lib/modprobe.d"} {
 		entries, err := fs.ReadDir(n.Root, dir)
 		if err != nil && !isNotExist(err) {
 			return false, "", err
@@ -144,16 +140,9 @@ func (n Node) nextMode() (exclusive bool, from string, err error) {
 }
 
 func modeOption(content string) (exclusive, found bool) {
-	for line := range strings.Lines(content) {
-		words := strings.Fields(line)
-		if len(words) < 2 || words[0] != "options" || strings.ReplaceAll(words[1], "-", "_") != "ib_core" {
-			continue
-		}
-		for _, w := range words[2:] {
-			if value, is := strings.CutPrefix(w, "netns_mode="); is {
-				exclusive, found = isExclusive(value), true
-			}
-		}
+	option := regexp.MustCompile(`(?m)^[ \t]*options[ \t]+ib[-_]core[ \t](?:.*[ \t])?netns_mode=(\S*)`) // the last of a line
+	for _, m := range option.FindAllStringSubmatch(content, -1) {
+		exclusive, found = isExclusive(m[1]), true
 	}
 	return exclusive, found
 }

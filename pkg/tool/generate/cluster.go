@@ -128,19 +128,20 @@ func common(nodes []fleet.Node) (ordered, []string, error) {
 	vendors, ids := unique(shared, func(r fleet.Rail) string { return r.Vendor }), unique(shared, func(r fleet.Rail) string { return r.DeviceID })
 	var left []string
 	for i, n := range nodes {
-		var kept, extra []fleet.Rail
+		var kept []fleet.Rail
+		var extra []string
 		for _, r := range n.Rails {
 			if slices.Contains(vendors, r.Vendor) && slices.Contains(ids, r.DeviceID) { // as the match does
 				kept = append(kept, r)
 			} else {
-				extra = append(extra, r)
+				extra = append(extra, strings.TrimSpace(r.Netdev+" "+kind(r)))
 			}
 		}
 		if len(kept) <= len(extra) {
 			return nil, nil, differ(nodes)
 		}
 		if len(extra) > 0 {
-			left = append(left, fmt.Sprintf("Left out on node %s: %s. Not all nodes have NICs of this type.", n.Name, listed(extra)))
+			left = append(left, fmt.Sprintf("Left out on node %s: %s. Not all nodes have NICs of this type.", n.Name, strings.Join(extra, ", ")))
 		}
 		nodes[i].Rails = kept
 	}
@@ -187,14 +188,6 @@ func sameNames(nodes []fleet.Node, rails []fleet.Rail) (ordered, []string, error
 	return ordered{{"ifNames", names}}, []string{"match: NICs are on no PCI bus, so it names them. These nodes have the same names."}, nil
 }
 
-func listed(rails []fleet.Rail) string {
-	var out []string
-	for _, r := range rails {
-		out = append(out, strings.TrimSpace(r.Netdev+" "+kind(r)))
-	}
-	return strings.Join(out, ", ")
-}
-
 // differ is the error that no selector fits all nodes. It has the nodes that are alike.
 func differ(nodes []fleet.Node) error {
 	groups := map[string][]string{}
@@ -219,7 +212,7 @@ func differ(nodes []fleet.Node) error {
 
 // railsOfAll says which NIC is which rail on which nodes.
 func railsOfAll(nodes []fleet.Node) []string {
-	names := namesOf(nodes)
+	names := unique(nodes, func(n fleet.Node) string { return n.Name })
 	out := []string{fmt.Sprintf("A network with all rails of %d nodes: %s", len(nodes), strings.Join(names, ", "))}
 	differ := false
 	for i := range nodes[0].Rails {
@@ -242,10 +235,6 @@ func railsOfAll(nodes []fleet.Node) []string {
 		return append(out, "The nodes differ where a rail has several lines. Check that it is the same network on all of them, with the same MTU.")
 	}
 	return append(out, "The nodes agree in all of this.")
-}
-
-func namesOf(nodes []fleet.Node) []string {
-	return unique(nodes, func(n fleet.Node) string { return n.Name })
 }
 
 // absent says which nodes do not count, and why.

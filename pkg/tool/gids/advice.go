@@ -48,8 +48,10 @@ func Tell(ns Namespace) (Advice, error) {
 	a.merge(used)
 	a.ucx(used)
 	a.mooncake(used)
-	if ns.Apart != "" {
-		a.railOnly(ns.Apart)
+	if ns.Apart != "" { // programs would connect rails of different numbers
+		a.why("NCCL_CROSS_NIC=0 and MC_ENABLE_DEST_DEVICE_AFFINITY=1, because the pod has no route from %s: a rail reaches only the same rail of other pods", ns.Apart)
+		a.set("NCCL_CROSS_NIC", "0")
+		a.set("MC_ENABLE_DEST_DEVICE_AFFINITY", "1") // then Mooncake takes the device of the same name at the peer
 	}
 	if ns.Out != "" {
 		a.set("NCCL_SOCKET_IFNAME", "="+string(ns.Out))
@@ -275,7 +277,7 @@ func (a *Advice) ucx(rails []Rail) {
 		a.set("UCX_IB_GID_INDEX", fmt.Sprint(index))
 		return
 	}
-	wrong := ucxWrong(rails, all)
+	wrong := ucxWrong(rails, netip.Addr.IsValid) // any entry
 	if wrong == "" {
 		a.set("UCX_IB_GID_INDEX", "auto")
 		return
@@ -311,15 +313,6 @@ func (a *Advice) mooncake(rails []Rail) {
 	}
 }
 
-// railOnly adds the settings of programs that would connect rails of different numbers.
-// UCX needs none: since 1.19 it looks at the routes of each interface. Mooncake asks only
-// whether its variable is set, and then takes the device of the same name at the peer.
-func (a *Advice) railOnly(apart string) {
-	a.why("NCCL_CROSS_NIC=0 and MC_ENABLE_DEST_DEVICE_AFFINITY=1, because the pod has no route from %s: a rail reaches only the same rail of other pods", apart)
-	a.set("NCCL_CROSS_NIC", "0")
-	a.set("MC_ENABLE_DEST_DEVICE_AFFINITY", "1")
-}
-
 // ucxWrong returns "2 on net1" for the first rail of which UCX takes another entry, among
 // those that it may take; "" if it takes the right ones.
 func ucxWrong(rails []Rail, may func(netip.Addr) bool) string {
@@ -330,8 +323,6 @@ func ucxWrong(rails []Rail, may func(netip.Addr) bool) string {
 	}
 	return ""
 }
-
-func all(netip.Addr) bool { return true }
 
 func ucxChoice(p Port, may func(netip.Addr) bool) int {
 	for _, ipv4 := range []bool{true, false} {

@@ -101,10 +101,6 @@ type Addr struct {
 	Addr netip.Addr
 }
 
-func (a Addr) compare(b Addr) int {
-	return cmp.Or(a.Addr.Compare(b.Addr), cmp.Compare(a.Link, b.Link))
-}
-
 // Rail is an interface together with its way to RDMA.
 type Rail struct {
 	Link  conf.LinkName
@@ -231,8 +227,7 @@ func none(err error) error {
 
 // cause returns the cause of an error without the name of the operation.
 func cause(err error) error {
-	var known *cnierr.Error
-	if errors.As(err, &known) {
+	if known, is := errors.AsType[*cnierr.Error](err); is {
 		return known.Err
 	}
 	return err
@@ -409,7 +404,8 @@ func joined[T any](all []T, separator string, text func(T) string) string {
 // ports that may be the reason.
 func (h Hints) leftOut(ports []Port, addrs []Addr) []string {
 	var out []string
-	for _, a := range slices.SortedFunc(maps.Keys(h.Recorded), Addr.compare) {
+	order := func(a, b Addr) int { return cmp.Or(a.Addr.Compare(b.Addr), cmp.Compare(a.Link, b.Link)) }
+	for _, a := range slices.SortedFunc(maps.Keys(h.Recorded), order) {
 		r := h.Recorded[a]
 		switch {
 		case !has(ports, a.Addr):
