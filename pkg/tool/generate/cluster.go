@@ -40,20 +40,9 @@ func Cluster(all []fleet.Node, unreported, names []string, choice Choice) ([]Doc
 	if err != nil {
 		return nil, err
 	}
-	object, err := railNetwork(match, count, choice)
-	if err != nil {
-		return nil, err
-	}
-	net := Document{Comments: railsOfAll(nodes), Object: object}
-	net.Comments = append(net.Comments, left...)
-	net.Comments = append(net.Comments, absent(bare, unreported, names, choice)...)
+	net := Document{slices.Concat(railsOfAll(nodes), left, absent(bare, unreported, names, choice)), railNetwork(match, count, choice)}
 	pods, comments := podsOfAll(nodes)
-	plugin, err := devicePlugin(pods, match, choice, comments)
-	if err != nil {
-		return nil, err
-	}
-	test, err := testPods(choice)
-	return []Document{pool, net, plugin, test}, err
+	return []Document{pool, net, devicePlugin(pods, match, choice, comments), testPods(choice)}, nil
 }
 
 // chosen returns the nodes that count, by name, and those without rails.

@@ -246,18 +246,13 @@ func label(name string) string {
 // would write it back.
 func (o object) newName() string { return o.Metadata.Name + "-roce" }
 
-func (c *converter) addNetwork(d Document, o object, namespace, resource string, config ordered) error {
-	n, err := network(o.newName(), namespace, resource, append(ordered{{"cniVersion", cniVersion}, {"name", o.newName()}}, config...))
-	if err != nil {
-		return err
-	}
+func (c *converter) addNetwork(d Document, o object, namespace, resource string, config ordered) {
 	d.note("name: a new one, so that the old network stays until no pod uses it. A pod asks for the new one: k8s.v1.cni.cncf.io/networks: %s.", o.newName())
 	if resource == "" {
 		d.note("No object names the resource of the device plugin for this network. If its pods request one, add it: annotations: {%s: RESOURCE}.", resourceName)
 	}
-	d.Object = n
+	d.Object = network(o.newName(), namespace, resource, append(ordered{{"cniVersion", cniVersion}, {"name", o.newName()}}, config...))
 	c.out = append(c.out, d)
-	return nil
 }
 
 // fields is an object of another stack, which may lack what its methods ask for. It knows

@@ -146,20 +146,20 @@ func (o ordered) MarshalJSON() ([]byte, error) {
 // cniVersion is what all runtimes of supported clusters speak.
 const cniVersion = "1.0.0"
 
-func network(name, namespace, resource string, config ordered) (map[string]any, error) {
-	text, err := indent(config)
-	if err != nil {
-		return nil, err
-	}
+func network(name, namespace, resource string, config ordered) map[string]any {
 	return map[string]any{
 		"apiVersion": "k8s.cni.cncf.io/v1", "kind": "NetworkAttachmentDefinition", "metadata": metadata(name, namespace, resource),
-		"spec": map[string]any{"config": text},
-	}, nil
+		"spec": map[string]any{"config": indent(config)},
+	}
 }
 
-func indent(v any) (string, error) {
+// indent returns JSON. What is not ours in it was read from JSON.
+func indent(v ordered) string {
 	b, err := json.MarshalIndent(v, "", "  ")
-	return string(b) + "\n", err
+	if err != nil {
+		panic("generate: " + err.Error())
+	}
+	return string(b) + "\n"
 }
 
 // resourceName is the annotation of a network with the resource that its pods request.
@@ -224,22 +224,13 @@ func Node(n nic.Node, choice Choice) ([]Document, error) {
 		return nil, err
 	}
 	match, selectors, comment := matching(n, ports)
-	net, err := railNetwork(match, len(ports), choice)
-	if err != nil {
-		return nil, err
-	}
+	net := Document{append(append(railList(ports), comment), withoutRoCE(ports)...), railNetwork(match, len(ports), choice)}
 	pods, comments := podsOf(ports)
-	plugin, err := devicePlugin(pods, selectors, choice, comments)
-	if err != nil {
-		return nil, err
-	}
-	test, err := testPods(choice)
-	comments = append(append(railList(ports), comment), withoutRoCE(ports)...)
-	return []Document{pool, {Comments: comments, Object: net}, plugin, test}, err
+	return []Document{pool, net, devicePlugin(pods, selectors, choice, comments), testPods(choice)}, nil
 }
 
 // railNetwork returns the network with so many rails that match.
-func railNetwork(match ordered, count int, choice Choice) (map[string]any, error) {
+func railNetwork(match ordered, count int, choice Choice) map[string]any {
 	return network(choice.Name, choice.Namespace, "rdma/"+choice.Name, ordered{
 		{"cniVersion", cniVersion},
 		{"name", choice.Name},
@@ -395,39 +386,33 @@ func podsOf(ports []nic.Details) (int, []string) {
 }
 
 // devicePlugin returns the configuration of k8s-rdma-shared-dev-plugin.
-func devicePlugin(pods int, selectors ordered, choice Choice, comments []string) (Document, error) {
-	d := Document{}
+func devicePlugin(pods int, selectors ordered, choice Choice, comments []string) (d Document) {
 	namespace := cmp.Or(choice.PluginNamespace, "roce-cni")
 	d.note("The configuration of k8s-rdma-shared-dev-plugin: one resource for all rails, rdma/%s. It gives a pod /dev/infiniband.", choice.Name)
 	d.note("name: that of make deploy and of the Helm chart. Their next upgrade brings their own configuration back, unless you write config.json into conf-examples/deploy/rdma/device-plugin/config.yaml or set the chart's devicePlugin.config. The plugin reads it when it starts: kubectl -n %s rollout restart daemonset/rdma-shared-device-plugin. The plugin's own examples have the name rdma-devices.", namespace)
 	d.Comments = append(d.Comments, comments...)
-	text, err := indent(ordered{
+	text := indent(ordered{
 		{"periodicUpdateInterval", 300},
 		{"configList", []ordered{{{"resourceName", choice.Name}, {"rdmaHcaMax", pods}, {"selectors", selectors}}}},
 	})
-	if err != nil {
-		return d, err
-	}
 	d.Object = map[string]any{
 		"apiVersion": "v1", "kind": "ConfigMap", "metadata": map[string]any{"name": "rdma-shared-device-plugin", "namespace": namespace},
 		"data": map[string]any{"config.json": text},
 	}
-	return d, nil
+	return d
 }
 
 //go:embed testpods.yaml
 var testPod string
 
 // testPods returns a DaemonSet with what a pod needs for RDMA. The names are those of choice.check.
-func testPods(choice Choice) (d Document, err error) {
+func testPods(choice Choice) (d Document) {
 	d.note("A test pod on each node with the resource: the network, the device files, and the right to lock memory. Delete it after the test. The image is that of make push-tools: --image has its name.")
-	image, err := json.Marshal(choice.Image)
-	if err != nil {
-		return d, err
-	}
+	image, _ := json.Marshal(choice.Image) // a string
 	text := strings.NewReplacer("NAME", choice.Name, "IMAGE", string(image)).Replace(testPod)
-	if err = yaml.Unmarshal([]byte(text), &d.Object); err == nil {
-		d.Object["metadata"] = metadata(choice.Name+"-test", choice.Namespace, "")
+	if err := yaml.Unmarshal([]byte(text), &d.Object); err != nil {
+		panic("generate: testpods.yaml: " + err.Error())
 	}
-	return d, err
+	d.Object["metadata"] = metadata(choice.Name+"-test", choice.Namespace, "")
+	return d
 }

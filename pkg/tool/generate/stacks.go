@@ -35,7 +35,8 @@ func (c *converter) spiderMultusConfig(o object) error {
 		d.note("sriov stays the plugin that makes the interface, and roce adopts it.")
 		first := vf("sriov", part.number("vlanID"), ipam)
 		o.spec.rest(&d)
-		return c.addNetwork(d, o, o.Metadata.Namespace, resource, ordered{{"plugins", []ordered{first, {{"type", "roce"}}}}})
+		c.addNetwork(d, o, o.Metadata.Namespace, resource, ordered{{"plugins", []ordered{first, {{"type", "roce"}}}}})
+		return nil
 	}
 	master := spiderMaster(&d, part)
 	if master == "" {
@@ -47,7 +48,8 @@ func (c *converter) spiderMultusConfig(o object) error {
 	}
 	config = config.with("vlan", part.number("vlanID")).with("mtu", part.number("mtu"))
 	o.spec.rest(&d)
-	return c.addNetwork(d, o, o.Metadata.Namespace, resource, append(append(config, hostLink...), member{"ipam", ipam}))
+	c.addNetwork(d, o, o.Metadata.Namespace, resource, append(append(config, hostLink...), member{"ipam", ipam}))
+	return nil
 }
 
 // spiderDropped says what of Spiderpool nothing replaces.
@@ -238,7 +240,8 @@ func (c *converter) upstream(o object, config *fields) error {
 	if one, ok := out[0].(ordered); ok && len(out) == 1 {
 		all = one
 	}
-	return c.addNetwork(d, o, o.Metadata.Namespace, o.Metadata.Annotations[resourceName], all)
+	c.addNetwork(d, o, o.Metadata.Namespace, o.Metadata.Annotations[resourceName], all)
+	return nil
 }
 
 // interfaceOf returns the configuration of the plugin that makes the interface, with
@@ -339,7 +342,8 @@ func (c *converter) macvlanNetwork(o object) error {
 	config := ordered{{"type", "roce"}}.with("master", o.spec.str("master")).with("mode", o.spec.str("mode")).with("mtu", o.spec.number("mtu")).with("ipam", ipam)
 	namespace := o.spec.str("networkNamespace")
 	o.spec.rest(&d)
-	return c.addNetwork(d, o, namespace, "", config)
+	c.addNetwork(d, o, namespace, "", config)
+	return nil
 }
 
 // hostDeviceNetwork converts a network with whole devices: host-device stays, and roce
@@ -358,9 +362,8 @@ func (c *converter) hostDeviceNetwork(o object) error {
 	}
 	namespace := o.spec.str("networkNamespace")
 	o.spec.rest(&d)
-	return c.addNetwork(d, o, namespace, resource, ordered{
-		{"plugins", []ordered{vf("host-device", 0, ipam), {{"type", "roce"}}}},
-	})
+	c.addNetwork(d, o, namespace, resource, ordered{{"plugins", []ordered{vf("host-device", 0, ipam), {{"type", "roce"}}}}})
+	return nil
 }
 
 // nvidiaIPAM converts the ipam object, which is a text.
