@@ -6,6 +6,7 @@ package main
 import (
 	"archive/tar"
 	"bytes"
+	"cmp"
 	"compress/gzip"
 	"encoding/json"
 	"errors"
@@ -223,13 +224,10 @@ func tail(path string) string {
 		return err.Error() + "\n"
 	}
 	defer file.Close()
-	info, err := file.Stat()
-	if err != nil {
-		return err.Error() + "\n"
-	}
-	start := max(0, info.Size()-maxLog)
-	b, err := io.ReadAll(io.NewSectionReader(file, start, maxLog))
-	if err != nil {
+	size, err := file.Seek(0, io.SeekEnd)
+	start := max(0, size-maxLog)
+	b, unread := io.ReadAll(io.NewSectionReader(file, start, maxLog))
+	if err = cmp.Or(err, unread); err != nil {
 		return err.Error() + "\n"
 	}
 	if start > 0 {

@@ -176,12 +176,11 @@ type movedIndex struct {
 
 // take keeps a finding if it is about an index that changed.
 func (m movedIndexes) take(f finding) bool {
-	var what *rdma.MovedError
-	if !errors.As(f.err, &what) {
-		return false
+	what, is := errors.AsType[*rdma.MovedError](f.err)
+	if is {
+		m[what.Port] = append(m[what.Port], movedIndex{f, what})
 	}
-	m[what.Port] = append(m[what.Port], movedIndex{f, what})
-	return true
+	return is
 }
 
 // print writes one line for each port, or one for each finding if they are all of one

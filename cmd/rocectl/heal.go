@@ -8,7 +8,6 @@ import (
 	"errors"
 	"io"
 	"log/slog"
-	"math/rand/v2"
 	"os"
 	"os/signal"
 	"sync"
@@ -18,10 +17,9 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/roce-cni/roce-cni/cmd/internal/cli"
-	"github.com/roce-cni/roce-cni/cmd/internal/plugin"
+	"github.com/roce-cni/roce-cni/cmd/rocectl/cluster"
 	"github.com/roce-cni/roce-cni/pkg/base/cnierr"
 	"github.com/roce-cni/roce-cni/pkg/base/trusted"
-	"github.com/roce-cni/roce-cni/pkg/cluster/agent/pace"
 	"github.com/roce-cni/roce-cni/pkg/cluster/counts"
 	"github.com/roce-cni/roce-cni/pkg/plugin/calls"
 	"github.com/roce-cni/roce-cni/pkg/plugin/record"
@@ -125,17 +123,13 @@ func healAs(ctx context.Context, w io.Writer, log *slog.Logger, node *nodeFlags,
 		return err
 	}
 	h := heal.New(heal.Config{
-		Node: repair.Attachments{Node: n, RoutingOnly: now.heal == settings.HealRoutes}, Records: n.Records, Calls: file, Number: kernel.Number, All: now.heal == settings.HealAll, Clock: clock(), Log: log,
+		Node: repair.Attachments{Node: n, RoutingOnly: now.heal == settings.HealRoutes}, Records: n.Records, Calls: file, Number: kernel.Number, All: now.heal == settings.HealAll, Clock: cluster.Clock(), Log: log,
 	})
 	defer kernel.Close()
 	all.Go(func() { kernel.Run(ctx, h) })
 	all.Go(func() { now.changed(ctx); stop() })
 	h.Run(ctx)
 	return nil
-}
-
-func clock() pace.Clock {
-	return pace.Clock{Wait: cli.Wait, Now: plugin.BootTime, Rand: rand.Float64}
 }
 
 // watch starts what looks at the queue pairs of pods. dir is the state folder.
@@ -150,7 +144,7 @@ func (d duties) watch(ctx context.Context, all *sync.WaitGroup, log *slog.Logger
 				n, unreadable, err := node.usage()
 				return n.Records, errors.Join(err, unreadable)
 			},
-			Clock: clock(), Log: log,
+			Clock: cluster.Clock(), Log: log,
 		})
 		all.Go(func() { watcher.Run(ctx) })
 	}

@@ -114,6 +114,10 @@ func (f planFlags) run(cmd *cobra.Command, nets []netconf.Config) error {
 			return err
 		}
 	}
+	args := f.args
+	if f.namespace != "" {
+		args = strings.TrimPrefix(args+";K8S_POD_NAMESPACE="+f.namespace, ";")
+	}
 	// What the pod has after the networks before this one are added.
 	var pod plan.PodFacts
 	var used []planned
@@ -122,7 +126,7 @@ func (f planFlags) run(cmd *cobra.Command, nets []netconf.Config) error {
 		if netns != "" {
 			netns = "/run/netns/" + netns
 		}
-		req, other, err := c.Parse(ifName, netns, f.cniArgs())
+		req, other, err := c.Parse(ifName, netns, args)
 		if err != nil {
 			return err
 		}
@@ -196,13 +200,6 @@ func (f planFlags) plan(ctx context.Context, log io.Writer, req conf.Request, po
 		err = cnierr.New(cnierr.BadConfig, "", "", hint(err)+"; for another table or another node: --table FILE, --node NAME", "%w", err)
 	}
 	return planned{Network: req.Network, Plan: p, kept: agent.said, isolated: p.Isolated(req)}, err
-}
-
-func (f planFlags) cniArgs() string {
-	if f.namespace == "" {
-		return f.args
-	}
-	return strings.TrimPrefix(f.args+";K8S_POD_NAMESPACE="+f.namespace, ";")
 }
 
 // ofNode returns the settings of the node, or those that the user gives instead. Offline

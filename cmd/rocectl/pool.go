@@ -6,7 +6,6 @@ package main
 import (
 	"cmp"
 	"fmt"
-	"io"
 	"net/netip"
 	"slices"
 	"time"
@@ -51,8 +50,8 @@ func poolListCommand(node *nodeFlags) *cobra.Command {
 			if err != nil {
 				return err
 			}
-			rows := leaseRows(notFree(entries, quarantines))
-			return format.Print(cmd.OutOrStdout(), rows, func(w io.Writer) error { return writeLeases(format, w, rows) })
+			return cli.Rows(format, cmd.OutOrStdout(), leaseRows(notFree(entries, quarantines)), leaseRow.cells,
+				[]string{"POOL", "ADDRESS", "STATE", "AGE", "POD", "INTERFACE"}, "NETWORK", "CONTAINER")
 		},
 	}
 	format.RegisterTable(cmd)
@@ -152,10 +151,6 @@ func leaseRows(entries []ipam.Entry) []leaseRow {
 	return rows
 }
 
-func writeLeases(f cli.Format, w io.Writer, rows []leaseRow) error {
-	t := f.Table(w, []string{"POOL", "ADDRESS", "STATE", "AGE", "POD", "INTERFACE"}, "NETWORK", "CONTAINER")
-	for _, r := range rows {
-		t.Row(r.Pool, r.Address, r.State, time.Duration(r.Seconds)*time.Second, cmp.Or(r.Pod.String(), r.ContainerID), r.IfName, r.Network, r.ContainerID)
-	}
-	return t.Print()
+func (r leaseRow) cells() []any {
+	return []any{r.Pool, r.Address, r.State, time.Duration(r.Seconds) * time.Second, cmp.Or(r.Pod.String(), r.ContainerID), r.IfName, r.Network, r.ContainerID}
 }

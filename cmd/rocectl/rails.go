@@ -212,7 +212,7 @@ func columns(p nodePort) []any {
 		state += " in " + p.Bond
 	}
 	return []any{
-		orMissing(p.Rail), p.Netdev, p.String(), p.LinkLayer, state, nic.Rate(p.Speed), number(p.MTU), joined(p.Addresses, netip.Prefix.String),
+		orMissing(p.Rail), p.Netdev, p.String(), p.LinkLayer, state, nic.Rate(p.Speed), number(p.MTU), joined(p.Addresses, ",", netip.Prefix.String),
 		nearest(p.GPUs), strings.Trim(p.VendorID+":"+p.DeviceID, ":"), gids, len(p.Pods),
 	}
 }
@@ -221,7 +221,7 @@ func nearest(gpus []nic.GPU) string {
 	if len(gpus) == 0 {
 		return ""
 	}
-	return joined(gpus, func(g nic.GPU) string { return g.Name }) + " " + string(gpus[0].Distance)
+	return joined(gpus, ",", func(g nic.GPU) string { return g.Name }) + " " + string(gpus[0].Distance)
 }
 
 func number(n int) string {

@@ -168,17 +168,17 @@ func attachments(s record.Store) ([]record.Record, error) {
 // store returns its record without operations.
 func ended(r record.Record) bool { return len(r.Plan.Ops) == 0 }
 
-// joined returns texts of values, with commas between them.
-func joined[T any](all []T, text func(T) string) string {
+// joined returns texts of values, with a separator between them.
+func joined[T any](all []T, separator string, text func(T) string) string {
 	out := make([]string, len(all))
 	for i, v := range all {
 		out[i] = text(v)
 	}
-	return strings.Join(out, ",")
+	return strings.Join(out, separator)
 }
 
 func addresses(i plan.Interface) string {
-	return joined(i.Addresses, func(a plan.LeasedAddress) string { return a.Prefix.String() })
+	return joined(i.Addresses, ",", func(a plan.LeasedAddress) string { return a.Prefix.String() })
 }
 
 func parent(p plan.Plan, i plan.Interface) string {

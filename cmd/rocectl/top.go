@@ -185,10 +185,4 @@ func charged(c *usage.Charge) string {
 	return fmt.Sprintf("%d handles, %d objects", c.Handles, c.Objects)
 }
 
-func processes(all []rdma.Process) string {
-	var out []string
-	for _, p := range all {
-		out = append(out, p.String())
-	}
-	return strings.Join(out, ", ")
-}
+func processes(all []rdma.Process) string { return joined(all, ", ", rdma.Process.String) }

@@ -71,6 +71,18 @@ func (f Format) Table(w io.Writer, heads []string, wide ...string) Table {
 	return t
 }
 
+// Rows prints values as one document if -o asks for it, and otherwise as a table: row returns the
+// cells of one.
+func Rows[T any](f Format, w io.Writer, all []T, row func(T) []any, heads []string, wide ...string) error {
+	return f.Print(w, all, func(w io.Writer) error {
+		t := f.Table(w, heads, wide...)
+		for _, one := range all {
+			t.Row(row(one)...)
+		}
+		return t.Print()
+	})
+}
+
 // choice is a flag that has one of some values. It implements pflag.Value.
 type choice struct {
 	value *string

@@ -108,7 +108,7 @@ func (f agentFlags) run(ctx context.Context, stateDir string, log *slog.Logger) 
 		Kept: api.Leases(), Patience: agent.DefaultPatience, Date: time.Now,
 		Ranges: files,
 		Leases: plugin.Book(stateDir, boot, log, nil),
-		Clock:  clock(), Log: log,
+		Clock:  Clock(), Log: log,
 	})
 	stop, err := serve(f.addresses(), a.Handler())
 	if err != nil {

@@ -55,12 +55,13 @@ func service(ctx context.Context, w io.Writer) (running context.Context, stop co
 	return running, stop, log
 }
 
-func clock() pace.Clock {
+// Clock is the clock of a program that runs for ever.
+func Clock() pace.Clock {
 	return pace.Clock{Wait: cli.Wait, Now: plugin.BootTime, Rand: rand.Float64}
 }
 
 // spread returns a time around d.
-func spread(d time.Duration) time.Duration { return clock().Spread(d) }
+func spread(d time.Duration) time.Duration { return Clock().Spread(d) }
 
 const connecting = "connect to the API server"
 
@@ -150,10 +151,8 @@ func settled(ctx context.Context, read func() error) error {
 		if time.Now().Add(wait).After(ends) {
 			return err
 		}
-		select {
-		case <-ctx.Done():
+		if cli.Wait(ctx, wait) != nil {
 			return err
-		case <-time.After(wait):
 		}
 	}
 }

@@ -49,7 +49,7 @@ func gcCommand() *cobra.Command {
 			defer stop()
 			r := reconcile.New(reconcile.Config{
 				Cluster: api, Store: api.Blocks(), Leases: api.Leases(), Every: f.every, Lull: f.lull, Rails: f.rails, Taint: f.taint,
-				Clock: clock(), Date: time.Now, Log: log,
+				Clock: Clock(), Date: time.Now, Log: log,
 			})
 			if f.once {
 				return overview(ctx, cmd.OutOrStdout(), r)
@@ -84,7 +84,7 @@ func (f gcFlags) lead(ctx context.Context, api *kube.API, log *slog.Logger, work
 	log = log.With("lease", lease)
 	err = elect.Candidate{
 		Lease: api.Election(f.namespace, leaseName), Name: host + "_" + rand.Text(),
-		Clock: clock(), Date: time.Now, Log: log,
+		Clock: Clock(), Date: time.Now, Log: log,
 	}.Lead(ctx, func(ctx context.Context) { _ = work(ctx) }) // the context's error
 	if ctx.Err() != nil {
 		log.Info("stopped")

@@ -89,13 +89,9 @@ func printPools(f cli.Format, w io.Writer, s state) error {
 	for i := range s.pools {
 		rows = append(rows, poolRow{s.pools[i].Name, poolState(&s.pools[i]), s.pools[i].Status})
 	}
-	return f.Print(w, rows, func(w io.Writer) error {
-		t := f.Table(w, []string{"POOL", "BLOCKS", "CLAIMED", "USED", "FREE", "STATE"}, "SIZE", "QUARANTINED", "RESERVED")
-		for _, r := range rows {
-			t.Row(r.Pool, r.Blocks, r.Claimed, r.Used, r.Free, r.State, r.Size, r.Quarantined, r.Reserved)
-		}
-		return t.Print()
-	})
+	return cli.Rows(f, w, rows, func(r poolRow) []any {
+		return []any{r.Pool, r.Blocks, r.Claimed, r.Used, r.Free, r.State, r.Size, r.Quarantined, r.Reserved}
+	}, []string{"POOL", "BLOCKS", "CLAIMED", "USED", "FREE", "STATE"}, "SIZE", "QUARANTINED", "RESERVED")
 }
 
 // poolState says whether nodes can claim, and what looks wrong.
@@ -133,14 +129,10 @@ func printBlocks(f cli.Format, w io.Writer, s state) error {
 		b := &s.blocks[i]
 		rows = append(rows, blockRow{b.Name, b.Spec.NodeName, b.Spec.Pool, b.Spec.Rack, firstRail(s.pools, b.Object()), b.Status})
 	}
-	return f.Print(w, rows, func(w io.Writer) error {
-		t := f.Table(w, []string{"BLOCK", "NODE", "FIRST RAIL", "SIZE", "USED", "FREE", "CONFIRMED"}, "QUARANTINED", "POOL", "RACK")
-		now := time.Now()
-		for _, r := range rows {
-			t.Row(r.Block, r.Node, r.FirstRail, r.Size, r.Used, r.Free, ago(r.Asserted.Time, now), r.Quarantined, r.Pool, r.Rack)
-		}
-		return t.Print()
-	})
+	now := time.Now()
+	return cli.Rows(f, w, rows, func(r blockRow) []any {
+		return []any{r.Block, r.Node, r.FirstRail, r.Size, r.Used, r.Free, ago(r.Asserted.Time, now), r.Quarantined, r.Pool, r.Rack}
+	}, []string{"BLOCK", "NODE", "FIRST RAIL", "SIZE", "USED", "FREE", "CONFIRMED"}, "QUARANTINED", "POOL", "RACK")
 }
 
 // firstRail returns the addresses of a block on the first rail, "?" if its pool is gone
@@ -150,25 +142,21 @@ func firstRail(pools []kube.RailPool, b block.Block) string {
 	if i < 0 {
 		return "?"
 	}
+	var rails [][]pool.Subnet
 	space, err := pools[i].Pool().Space(b.Spec.Rack)
-	if err != nil {
-		return "?"
+	if err == nil {
+		rails, err = space.Rails([]block.Block{b})
 	}
-	rails, err := space.Rails([]block.Block{b})
 	if err != nil || len(rails) == 0 {
 		return "?"
 	}
-	return strings.Join(ranges(rails[0]), ", ")
-}
-
-func ranges(subnets []pool.Subnet) []string {
 	var out []string
-	for _, s := range subnets {
+	for _, s := range rails[0] {
 		for _, r := range s.Ranges {
 			out = append(out, r.String())
 		}
 	}
-	return out
+	return strings.Join(out, ", ")
 }
 
 // nodeRow is what a node has of a pool. A node without a block has one row without a pool.
@@ -209,12 +197,7 @@ func nodeRows(s state) []nodeRow {
 }
 
 func printNodes(f cli.Format, w io.Writer, s state) error {
-	rows := nodeRows(s)
-	return f.Print(w, rows, func(w io.Writer) error {
-		t := f.Table(w, []string{"NODE", "STATE", "POOL", "BLOCKS", "SIZE", "USED", "FREE"})
-		for _, r := range rows {
-			t.Row(r.Node, r.State, r.Pool, r.Blocks, r.Size, r.Used, r.Free)
-		}
-		return t.Print()
-	})
+	return cli.Rows(f, w, nodeRows(s), func(r nodeRow) []any {
+		return []any{r.Node, r.State, r.Pool, r.Blocks, r.Size, r.Used, r.Free}
+	}, []string{"NODE", "STATE", "POOL", "BLOCKS", "SIZE", "USED", "FREE"})
 }

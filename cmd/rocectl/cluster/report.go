@@ -158,8 +158,7 @@ func (r *reporter) send(ctx context.Context, now fleet.Report, says *once) {
 
 // pause returns how long to wait after an error.
 func (r *reporter) pause(err error) time.Duration {
-	var busy *block.BusyError
-	if errors.As(err, &busy) {
+	if busy, is := errors.AsType[*block.BusyError](err); is {
 		return spread(max(busy.After, r.every))
 	}
 	return spread(max(reportRetry, r.every))
