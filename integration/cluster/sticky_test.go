@@ -18,7 +18,7 @@ import (
 
 	"github.com/roce-cni/roce-cni/integration/cluster/ground"
 	"github.com/roce-cni/roce-cni/pkg/base/netns"
-	"github.com/roce-cni/roce-cni/pkg/cluster/agent"
+	"github.com/roce-cni/roce-cni/pkg/cluster/agent/grant"
 	"github.com/roce-cni/roce-cni/pkg/cluster/block"
 	"github.com/roce-cni/roce-cni/pkg/cluster/sticky"
 	confpool "github.com/roce-cni/roce-cni/pkg/plugin/conf/pool"
@@ -33,7 +33,7 @@ var db0 = nodefile.Key{Namespace: "default", Pod: "db-0", Interface: "net1"}
 func (m *machine) asks(k nodefile.Key) nodefile.Answer {
 	m.t.Helper()
 	var last string
-	for end := time.Now().Add(agent.DefaultPatience + 2*time.Minute); time.Now().Before(end); time.Sleep(10 * time.Millisecond) {
+	for end := time.Now().Add(grant.Patience + 2*time.Minute); time.Now().Before(end); time.Sleep(10 * time.Millisecond) {
 		a, err := m.files().Ask("kept", k)
 		if err == nil && a.Wait == "" {
 			return a
@@ -122,7 +122,7 @@ func TestAPodKeepsItsAddressesWhereverItRuns(t *testing.T) {
 	must(t, b.agent.cmd.Process.Signal(unix.SIGSTOP))
 	began := time.Now()
 	none := a.asks(db0)
-	if none.Granted() || !strings.Contains(none.None, `node "b" holds`) || time.Since(began) < agent.DefaultPatience-time.Second {
+	if none.Granted() || !strings.Contains(none.None, `node "b" holds`) || time.Since(began) < grant.Patience-time.Second {
 		t.Errorf("after %v: %+v", time.Since(began), none)
 	}
 	must(t, b.agent.cmd.Process.Signal(unix.SIGCONT))

@@ -70,11 +70,6 @@ type Config struct {
 
 	// Kept stores the RailLeases.
 	Kept sticky.Store
-	// Patience is how long a pod waits for its sticky addresses before it gets others:
-	// DefaultPatience.
-	Patience time.Duration
-	// Date is the wall clock, for people and for the reaper.
-	Date func() time.Time
 
 	Ranges nodefile.Store
 	Leases *ipam.Book // in the folder Ranges.Dir

@@ -7,6 +7,7 @@ import (
 	"maps"
 	"slices"
 	"strconv"
+	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 
@@ -134,7 +135,7 @@ func (a *Agent) collectRails(out chan<- prometheus.Metric) {
 // without a file, or of an old one.
 func (a *Agent) collectPods(out chan<- prometheus.Metric) {
 	c, err := counts.File{Dir: a.Ranges.Dir}.Read()
-	if err != nil || a.Date().After(c.Until) { // the healer logs why it does not write
+	if err != nil || time.Now().After(c.Until) { // the healer logs why it does not write
 		return
 	}
 	queuePairs := desc("rdma_queue_pairs", "Queue pairs of a user of an RDMA device, by type. Kind is pod, gone for programs of a pod that has no attachment any more, host, kernel, unknown for those in another namespace without a record, or others for the pods beyond the limit.", "kind", "namespace", "pod", "device", "type")

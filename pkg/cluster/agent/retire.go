@@ -147,7 +147,7 @@ func (k *poolController) releaseLeases(ctx context.Context) error {
 	if k.space != nil && k.slots.Pool == "" { // the node never held any
 		return nil
 	}
-	claimer := sticky.Claimer{Store: k.Kept, Node: k.Node, Now: k.Date}
+	claimer := sticky.Claimer{Store: k.Kept, Node: k.Node, Now: time.Now}
 	held, err := claimer.Held(ctx, k.pool)
 	for _, l := range held {
 		if err == nil {

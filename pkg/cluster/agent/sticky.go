@@ -14,10 +14,6 @@ import (
 	"github.com/roce-cni/roce-cni/pkg/plugin/nodefile"
 )
 
-// DefaultPatience is how long an ADD waits while the pod's previous node still holds
-// its addresses. That node needs about two seconds to see that the pod is gone.
-const DefaultPatience = 30 * time.Second
-
 // answerTime leaves some of nodefile.AskTime for the way of the answer.
 const answerTime = nodefile.AskTime - 300*time.Millisecond
 
@@ -29,9 +25,8 @@ func (k *poolController) startGrants(ctx context.Context) {
 		return func() { k.agent.metrics.stickyAnswers.WithLabelValues(k.pool, answer).Inc() }
 	}
 	c := grant.New(grant.Config{
-		Pool: k.pool, Terms: k.terms, Claimer: sticky.Claimer{Store: k.Kept, Node: k.Node, Now: k.Date},
-		Leases: k.Leases, Seen: k.agent.meter.last,
-		Patience: k.Patience, Trouble: k.note,
+		Pool: k.pool, Terms: k.terms, Claimer: sticky.Claimer{Store: k.Kept, Node: k.Node, Now: time.Now},
+		Leases: k.Leases, Seen: k.agent.meter.last, Trouble: k.note,
 		Granted: answers("granted"), None: answers("none"), Lost: lost.Inc,
 		Clock: k.Clock, Log: k.Log,
 	})

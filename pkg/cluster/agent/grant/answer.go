@@ -43,7 +43,7 @@ func (c *Controller) try(ctx context.Context, k nodefile.Key) (a nodefile.Answer
 	defer c.unlock()
 	first := c.note(k)
 	slots, slot, err := c.take(ctx, k)
-	late := c.Now()-first >= c.Patience
+	late := c.Now()-first >= Patience
 	switch {
 	case err == nil:
 		return c.grant(k, slots, slot), false

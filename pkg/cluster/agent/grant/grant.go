@@ -26,6 +26,9 @@ import (
 const (
 	// Time is how long an ADD may lease what it was granted.
 	Time = 10 * time.Second
+	// Patience is how long a pod waits for its addresses before it gets others. Its previous node
+	// needs about two seconds to see that the pod is gone.
+	Patience = 30 * time.Second
 	// lookEvery is how often the controller looks for addresses that no pod uses.
 	lookEvery = time.Second
 	// affirmEvery is the time between two checks of the leases.
@@ -45,8 +48,6 @@ type Config struct {
 	// Seen returns the leases of the last read, its age, and whether there was one.
 	Seen func() (entries []ipam.Entry, since time.Duration, known bool)
 
-	// Patience is how long a pod waits for its addresses before it gets others.
-	Patience time.Duration
 	// Trouble notes the error of a thing; nil: the thing has no error.
 	Trouble func(what string, err error)
 	// Granted counts the pods that get their addresses, None those that get others, and Lost

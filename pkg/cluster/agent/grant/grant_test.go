@@ -33,8 +33,6 @@ import (
 // The tests of package agent have controllers with plugins, restarts and other nodes. Here
 // is what they do not see.
 
-const patience = 30 * time.Second
-
 // fixture is a controller, and what its agent tells it and hears of it.
 type fixture struct {
 	*testing.T
@@ -128,7 +126,6 @@ func (o *fixture) config() grant.Config {
 			defer o.mu.Unlock()
 			return nil, 0, true
 		},
-		Patience: patience,
 		Trouble: func(what string, err error) {
 			o.mu.Lock()
 			defer o.mu.Unlock()
@@ -213,7 +210,7 @@ func bubble(t *testing.T, test func(t *testing.T)) {
 func TestAPodWaitsOnce(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		o := open(t, func(o *fixture) { o.fault = errors.New("it overlaps another") })
-		o.ask("db-0", patience+time.Second)
+		o.ask("db-0", grant.Patience+time.Second)
 		time.Sleep(50 * time.Second)
 		if a := o.ask("db-0", 0); a.None == "" {
 			t.Errorf("got %+v", a)
@@ -224,7 +221,7 @@ func TestAPodWaitsOnce(t *testing.T) {
 			t.Errorf("got %+v", a)
 		}
 		o.tell(func() { o.fault = errors.New("it overlaps another") })
-		o.ask("db-1", patience+time.Second)
+		o.ask("db-1", grant.Patience+time.Second)
 		time.Sleep(2 * time.Minute)
 		if a := o.ask("db-1", 0); a.Wait == "" {
 			t.Errorf("after two minutes: %+v", a)
@@ -246,7 +243,7 @@ func TestAnUnreachableServerIsTroubleUntilItAnswers(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		o := open(t, func(o *fixture) { o.away = true })
 		o.heard(map[string]string{"sticky addresses": block.ErrUnknown.Error()}, map[string]int{})
-		a := o.ask("db-0", patience+time.Second)
+		a := o.ask("db-0", grant.Patience+time.Second)
 		if want := block.Explain(block.ErrUnknown).Error(); a.None != want {
 			t.Errorf("got %+v, want %q", a, want)
 		}
