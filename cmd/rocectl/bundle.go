@@ -53,11 +53,11 @@ func bundleCommand(node *nodeFlags) *cobra.Command {
 type entry struct{ name, text string }
 
 func (f bundleFlags) run(cmd *cobra.Command) error {
-	records, err := f.node.records()
+	in, err := f.node.folder()
 	if err != nil {
 		return err
 	}
-	rows, unreadable := attachments(records)
+	rows, unreadable := attachments(in.records)
 	shown := recordsText(rows, unreadable)
 	entries := []entry{{"versions.txt", versions(cmd)}, {"show.json", shown}}
 	for _, c := range []string{"doctor --all", "rails -o wide", "rails -o json", "check", "show", "gids", "pool list"} {
@@ -74,7 +74,7 @@ func (f bundleFlags) run(cmd *cobra.Command) error {
 	}
 	entries = append(entries, entry{"dmesg.txt", kernel})
 	r := redact.New()
-	f.learn(cmd, userNames{r: r, words: bundleWords(entries), out: cmd.OutOrStdout(), seen: map[string]bool{}}, rows)
+	f.learn(cmd, userNames{r: r, words: bundleWords(entries), out: cmd.OutOrStdout(), seen: map[string]bool{}}, rows, in)
 	if err := write(f.out, entries, r); err != nil {
 		return cnierr.New(cnierr.IO, "write bundle", f.out, "name a file that can be written: --out", "%w", err)
 	}
@@ -125,7 +125,7 @@ func (n userNames) asked(kind, name string) {
 }
 
 // learn tells the redactor the names of the user.
-func (f bundleFlags) learn(cmd *cobra.Command, known userNames, rows []record.Record) {
+func (f bundleFlags) learn(cmd *cobra.Command, known userNames, rows []record.Record, in folder) {
 	for _, n := range f.names {
 		known.asked("name", n)
 	}
@@ -137,16 +137,13 @@ func (f bundleFlags) learn(cmd *cobra.Command, known userNames, rows []record.Re
 		known.asked("container", string(row.ContainerID))
 		known.asked("netns", filepath.Base(row.Netns))
 	}
-	book, err := f.node.book()
-	if err == nil {
-		leases, _ := book.List(cmd.Context(), "") // what it cannot read, no other file has
-		for _, l := range leases {
-			known.add("pool", l.Pool)
-			known.add("pod", l.Owner.PodName)
-			known.add("namespace", l.Owner.PodNamespace)
-			known.add("network", l.Owner.Network)
-			known.asked("container", l.Owner.ContainerID)
-		}
+	leases, _ := in.book.List(cmd.Context(), "") // what it cannot read, no other file has
+	for _, l := range leases {
+		known.add("pool", l.Pool)
+		known.add("pod", l.Owner.PodName)
+		known.add("namespace", l.Owner.PodNamespace)
+		known.add("network", l.Owner.Network)
+		known.asked("container", l.Owner.ContainerID)
 	}
 	if host, err := os.Hostname(); err == nil {
 		short, _, _ := strings.Cut(host, ".")
@@ -154,9 +151,7 @@ func (f bundleFlags) learn(cmd *cobra.Command, known userNames, rows []record.Re
 		known.add("node", short)
 	}
 	known.add("node", os.Getenv("NODE_NAME"))
-	if dir, err := f.node.dir(); err == nil {
-		known.asked("folder", strings.Trim(dir, "/"))
-	}
+	known.asked("folder", strings.Trim(in.records.Dir, "/"))
 }
 
 // output returns what a command of rocectl prints, errors included.

@@ -41,11 +41,11 @@ func TestABundleHasNothingThatIdentifiesAUser(t *testing.T) {
 	if err := errors.Join(os.MkdirAll(filepath.Dir(file), 0o700), os.WriteFile(file, []byte(record), 0o600)); err != nil {
 		t.Fatal(err)
 	}
-	book, err := bookAt(state)
+	in, err := folderAt(state)
 	if err != nil {
 		t.Fatal(err)
 	}
-	_, err = book.Acquire(t.Context(), ipam.Ask{
+	_, err = in.book.Acquire(t.Context(), ipam.Ask{
 		Pool: "otherpool", Subnets: []ipam.Subnet{{Prefix: netip.MustParsePrefix("fd00:77::/64")}},
 		Owner: ipam.Owner{ContainerID: "9f9f", IfName: "net2", Network: "othernet", PodNamespace: "research", PodName: "server-1"},
 	})

@@ -80,12 +80,8 @@ func (f *doctorFlags) register(cmd *cobra.Command) {
 }
 
 func (f doctorFlags) live() (doctor.Node, error) {
-	files, err := f.node.files()
-	if err != nil {
-		return doctor.Node{}, err
-	}
-	book, err := f.node.book()
-	live := doctor.Live(files, book, f.agentURL)
+	in, err := f.node.folder()
+	live := doctor.Live(in.files, in.book, f.agentURL)
 	live.Peers, live.ConfDir, live.BinDir = int(f.peers), f.confDir, f.binDir
 	_, live.Settings = settings.Load(settingsFile)
 	return live, err

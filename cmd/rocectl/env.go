@@ -111,11 +111,11 @@ func (f envFlags) read(cmd *cobra.Command) (gids.Namespace, error) {
 	if path == "" {
 		return n.Here(cmd.Context(), only)
 	}
-	records, err := f.node.records()
+	in, err := f.node.folder()
 	if err != nil {
 		return gids.Namespace{}, err
 	}
-	n.Records, _ = attachments(records) // they only help to choose, so an error does not matter
+	n.Records, _ = attachments(in.records) // they only help to choose, so an error does not matter
 	return n.At(cmd.Context(), path, only)
 }
 
@@ -138,15 +138,15 @@ func (f envFlags) recorded() bool {
 }
 
 func (f envFlags) ofRecord() (string, error) {
-	records, err := f.node.records()
+	in, err := f.node.folder()
 	if err != nil {
 		return "", err
 	}
-	keys, err := f.at.from(records)
+	keys, err := f.at.from(in.records)
 	if err != nil {
 		return "", err
 	}
-	rec, err := records.Load(keys[0])
+	rec, err := in.records.Load(keys[0])
 	if err != nil {
 		return "", err
 	}

@@ -35,11 +35,11 @@ func gidsCommand(node *nodeFlags) *cobra.Command {
 		Short: "Show the GID tables of the node's RDMA devices, and the owners of the entries",
 		Args:  cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			records, err := node.records()
+			in, err := node.folder()
 			if err != nil {
 				return err
 			}
-			rows, unreadable := attachments(records)
+			rows, unreadable := attachments(in.records)
 			tables, err := gids.Node{Sys: os.DirFS("/sys"), Records: slices.DeleteFunc(rows, ended)}.Tables(cmd.Context())
 			if err == nil && len(tables) == 0 {
 				err = cnierr.New(cnierr.NoRDMA, "show", "GID tables",

@@ -89,7 +89,7 @@ func leaseFor(ts *testscript.TestScript, neg bool, args []string) {
 	if neg || len(args) < 4 || len(args) > 5 {
 		ts.Fatalf("usage: lease POOL ADDRESS CONTAINER IFNAME [POD]")
 	}
-	book, err := bookAt(ts.MkAbs("state"))
+	in, err := folderAt(ts.MkAbs("state"))
 	ts.Check(err)
 	addr, err := netip.ParseAddr(args[1])
 	ts.Check(err)
@@ -97,7 +97,7 @@ func leaseFor(ts *testscript.TestScript, neg bool, args []string) {
 	if len(args) == 5 {
 		owner.PodNamespace, owner.PodName = "ml", args[4]
 	}
-	_, err = book.Acquire(context.Background(), ipam.Ask{
+	_, err = in.book.Acquire(context.Background(), ipam.Ask{
 		Pool: args[0], Owner: owner, Requested: []netip.Addr{addr},
 		Subnets: []ipam.Subnet{{Prefix: netip.MustParsePrefix("10.77.0.0/24")}},
 	})

@@ -74,35 +74,25 @@ func (n *nodeFlags) mustExist(cmd *cobra.Command, _ []string) error {
 	return nil // its reader reports all other errors
 }
 
-func (n *nodeFlags) book() (*ipam.Book, error) {
+// folder is what is in a state folder.
+type folder struct {
+	records record.Store
+	files   nodefile.Store // what the agent has written for the plugins
+	book    *ipam.Book
+}
+
+func folderAt(dir string) (folder, error) {
+	boot, err := plugin.BootID()
+	book := plugin.Book(dir, boot, slog.New(slog.DiscardHandler), nil)
+	return folder{record.Store{Dir: dir, BootID: boot}, nodefile.Store{Dir: dir, BootID: boot}, book}, err
+}
+
+func (n *nodeFlags) folder() (folder, error) {
 	dir, err := n.dir()
 	if err != nil {
-		return nil, err
+		return folder{}, err
 	}
-	return bookAt(dir)
-}
-
-func bookAt(stateDir string) (*ipam.Book, error) {
-	boot, err := plugin.BootID()
-	if err != nil {
-		return nil, err
-	}
-	return plugin.Book(stateDir, boot, slog.New(slog.DiscardHandler), nil), nil
-}
-
-func (n *nodeFlags) records() (record.Store, error) {
-	files, err := n.files()
-	return record.Store{Dir: files.Dir, BootID: files.BootID}, err
-}
-
-// files opens what the agent has written for the plugins.
-func (n *nodeFlags) files() (nodefile.Store, error) {
-	dir, err := n.dir()
-	if err != nil {
-		return nodefile.Store{}, err
-	}
-	boot, err := plugin.BootID()
-	return nodefile.Store{Dir: dir, BootID: boot}, err
+	return folderAt(dir)
 }
 
 // open returns the node for the verbs that need only records. Warnings go to w.
@@ -111,18 +101,14 @@ func (n *nodeFlags) open(w io.Writer) (attach.Node, error) {
 	if err != nil {
 		return attach.Node{}, err
 	}
-	book, err := bookAt(s.StateDir)
-	if err != nil {
-		return attach.Node{}, err
-	}
-	records, err := n.records()
+	in, err := folderAt(s.StateDir)
 	log := slog.New(slog.NewTextHandler(w, nil))
 	return attach.Node{
-		Machine: attach.Linux{Sys: os.DirFS("/sys"), Proc: os.DirFS("/proc"), Rand: rand.Reader, Records: records, Log: log},
+		Machine: attach.Linux{Sys: os.DirFS("/sys"), Proc: os.DirFS("/proc"), Rand: rand.Reader, Records: in.records, Log: log},
 		Fillers: plan.FillerNetns, RemoveFillers: s.RemoveFillers,
-		Addresses: lease.Allocator{Book: book, Program: conf.PluginType},
+		Addresses: lease.Allocator{Book: in.book, Program: conf.PluginType},
 		Now:       plugin.BootTime,
-		Records:   records,
+		Records:   in.records,
 		Log:       log,
 	}, err
 }

@@ -24,7 +24,6 @@ import (
 	"github.com/roce-cni/roce-cni/pkg/cluster/block"
 	"github.com/roce-cni/roce-cni/pkg/plugin/attach"
 	"github.com/roce-cni/roce-cni/pkg/plugin/conf"
-	"github.com/roce-cni/roce-cni/pkg/plugin/ipam"
 	"github.com/roce-cni/roce-cni/pkg/plugin/kernel"
 	"github.com/roce-cni/roce-cni/pkg/plugin/lease"
 	"github.com/roce-cni/roce-cni/pkg/plugin/nodefile"
@@ -181,15 +180,15 @@ func (f planFlags) plan(ctx context.Context, log io.Writer, req conf.Request, po
 			}
 		}
 	}
-	book, remove, err := f.book()
+	in, remove, err := f.folder()
 	if err != nil {
 		return planned{}, err
 	}
 	defer remove()
-	agent := &offlinePool{planFlags: f}
+	agent := &offlinePool{planFlags: f, files: in.files}
 	n := attach.Node{
 		Addresses: lease.Allocator{
-			Book: book, Program: conf.PluginType, Agent: agent, Table: cmp.Or(f.table, s.Table), NodeName: f.nodeName, ReadFile: os.ReadFile,
+			Book: in.book, Program: conf.PluginType, Agent: agent, Table: cmp.Or(f.table, s.Table), NodeName: f.nodeName, ReadFile: os.ReadFile,
 			Log: slog.New(slog.DiscardHandler), // its text is in agent.said
 		},
 		Services: agent.services,
@@ -232,19 +231,18 @@ func (f planFlags) allowed(s settings.Node, req conf.Request) (parent func(plan.
 	return parent, err
 }
 
-// book opens the node's leases. Offline, it opens those of an empty node, and remove
-// deletes them.
-func (f planFlags) book() (b *ipam.Book, remove func(), err error) {
+// folder opens the node's state folder. Offline, it makes an empty one, and remove deletes it.
+func (f planFlags) folder() (in folder, remove func(), err error) {
 	if !f.offline {
-		b, err = f.node.book()
-		return b, func() {}, err
+		in, err = f.node.folder()
+		return in, func() {}, err
 	}
 	empty, err := os.MkdirTemp("", "rocectl")
 	if err != nil {
-		return nil, nil, cnierr.New(cnierr.IO, "make folder in", os.TempDir(), "", "%w", err)
+		return in, nil, cnierr.New(cnierr.IO, "make folder in", os.TempDir(), "", "%w", err)
 	}
-	b, err = bookAt(empty)
-	return b, func() { _ = os.RemoveAll(empty) }, err // nothing is written to it
+	in, err = folderAt(empty)
+	return in, func() { _ = os.RemoveAll(empty) }, err // nothing is written to it
 }
 
 // facts reads the node, or makes it up.
@@ -387,7 +385,8 @@ func numbered(name string, req conf.Request, rail int) string {
 // offlinePool is the node's agent as an ADD would find it.
 type offlinePool struct {
 	planFlags
-	said string // what an operator should know about sticky addresses
+	files nodefile.Store // of the node
+	said  string         // what an operator should know about sticky addresses
 }
 
 // Read implements lease.Agent: it reads what this node may lease of a RailPool,
@@ -396,21 +395,13 @@ func (f *offlinePool) Read(name string) (nodefile.File, error) {
 	if f.offline {
 		return f.firstBlock(name)
 	}
-	s, err := f.node.files()
-	if err != nil {
-		return nodefile.File{}, err
-	}
-	return s.Read(name)
+	return f.files.Read(name)
 }
 
 // services reads the CIDRs of the cluster's Services, or, offline, those of the flag.
 func (f *offlinePool) services() ([]netip.Prefix, error) {
 	if !f.offline {
-		s, err := f.node.files()
-		if err != nil {
-			return nil, err
-		}
-		return s.Services()
+		return f.files.Services()
 	}
 	return cluster.ServiceCIDRs(f.planFlags.services)
 }

@@ -34,19 +34,15 @@ func poolListCommand(node *nodeFlags) *cobra.Command {
 		Short: "List the addresses that are leased or in quarantine",
 		Args:  cobra.MaximumNArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			book, err := node.book()
+			in, err := node.folder()
 			if err != nil {
 				return err
 			}
-			entries, err := book.List(cmd.Context(), append(args, "")[0])
+			entries, err := in.book.List(cmd.Context(), append(args, "")[0])
 			if err != nil {
 				return err
 			}
-			files, err := node.files()
-			if err != nil {
-				return err
-			}
-			quarantines, err := files.Quarantines()
+			quarantines, err := in.files.Quarantines()
 			if err != nil {
 				return err
 			}
@@ -69,11 +65,11 @@ func poolReleaseCommand(node *nodeFlags) *cobra.Command {
 			if err != nil {
 				return fmt.Errorf("address %q: %w", args[1], err)
 			}
-			book, err := node.book()
+			in, err := node.folder()
 			if err != nil {
 				return err
 			}
-			entries, err := book.List(cmd.Context(), args[0])
+			entries, err := in.book.List(cmd.Context(), args[0])
 			if err != nil {
 				return err
 			}
@@ -90,7 +86,7 @@ func poolReleaseCommand(node *nodeFlags) *cobra.Command {
 					return err
 				}
 			}
-			return book.ReleaseAddress(cmd.Context(), args[0], addr)
+			return in.book.ReleaseAddress(cmd.Context(), args[0], addr)
 		},
 	}
 	cmd.Flags().BoolVar(&force, "force", false, "also if the pod's namespace exists: the pod keeps using the address")

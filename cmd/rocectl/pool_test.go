@@ -25,7 +25,7 @@ import (
 func TestAddressOfALivingPodIsReleasedOnlyByForce(t *testing.T) {
 	t.Parallel()
 	node := &nodeFlags{stateDir: t.TempDir()}
-	book, err := node.book()
+	in, err := node.folder()
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -33,7 +33,7 @@ func TestAddressOfALivingPodIsReleasedOnlyByForce(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	leases, err := book.Acquire(context.Background(), ipam.Ask{
+	leases, err := in.book.Acquire(context.Background(), ipam.Ask{
 		Pool:    "rail",
 		Subnets: []ipam.Subnet{{Prefix: netip.MustParsePrefix("10.77.0.0/24")}},
 		Owner:   ipam.Owner{ContainerID: "c1", IfName: "net1", Netns: here},
@@ -52,7 +52,7 @@ func TestAddressOfALivingPodIsReleasedOnlyByForce(t *testing.T) {
 	if err := release("--force"); err != nil {
 		t.Error(err)
 	}
-	entries, err := book.List(context.Background(), "rail")
+	entries, err := in.book.List(context.Background(), "rail")
 	if err != nil || len(entries) != 1 || entries[0].State != ledger.Released {
 		t.Errorf("after --force: %v, %v", entries, err)
 	}

@@ -106,11 +106,11 @@ func (f railsFlags) run(cmd *cobra.Command, node *nodeFlags) error {
 	if err != nil {
 		return err
 	}
-	records, err := node.records()
+	in, err := node.folder()
 	if err != nil {
 		return err
 	}
-	rows, unreadable := attachments(records)
+	rows, unreadable := attachments(in.records)
 	ports := withPods(n.Inventory(), rows)
 	var unheard error
 	if f.lldp {

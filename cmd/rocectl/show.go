@@ -30,18 +30,18 @@ func showCommand(node *nodeFlags) *cobra.Command {
 		Short:   "Show the attachments of this node's pods, from their records",
 		PreRunE: node.mustExist,
 		RunE: func(cmd *cobra.Command, args []string) error {
-			records, err := node.records()
+			in, err := node.folder()
 			if err != nil {
 				return err
 			}
-			rows, failed := attachments(records)
+			rows, failed := attachments(in.records)
 			only := s.of(args)
 			rows = slices.DeleteFunc(rows, func(r record.Record) bool { return !only.has(r) })
 			if len(rows) == 0 && only != (selection{}) {
 				return errors.Join(only.missing(), failed)
 			}
 			err = format.Print(cmd.OutOrStdout(), rows, func(w io.Writer) error {
-				return writeAttachments(format, w, rows, records.Dir)
+				return writeAttachments(format, w, rows, in.records.Dir)
 			})
 			return errors.Join(err, failed)
 		},

@@ -109,13 +109,13 @@ func (t *top) look(ctx context.Context) ([]usage.Use, error) {
 
 // usage returns the node for package usage, and the errors of records that cannot be read.
 func (n *nodeFlags) usage() (out usage.Node, unreadable, err error) {
-	records, err := n.records()
+	in, err := n.folder()
 	if err != nil {
 		return usage.Node{}, nil, err
 	}
-	rows, unreadable := attachments(records)
+	rows, unreadable := attachments(in.records)
 	return usage.Node{
-		Sys: os.DirFS("/sys"), Proc: os.DirFS("/proc"), Records: slices.DeleteFunc(rows, ended), BootID: records.BootID, Calls: calls.File{Dir: records.Dir},
+		Sys: os.DirFS("/sys"), Proc: os.DirFS("/proc"), Records: slices.DeleteFunc(rows, ended), BootID: in.records.BootID, Calls: calls.File{Dir: in.records.Dir},
 	}, unreadable, nil
 }
 

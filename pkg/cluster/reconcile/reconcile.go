@@ -170,8 +170,13 @@ type world struct {
 
 	existed map[string]bool // marks.known
 
-	crowds    []Crowd
-	surplus   surplus
+	crowds []Crowd
+	// surplus is what a look has not kept of pools that do not exist. No node claims blocks of
+	// such a pool, and a node with pods on a block creates the block again.
+	surplus struct {
+		blocks []block.Block
+		leases []sticky.Lease
+	}
 	due       []block.Block
 	dueLeases []sticky.Lease
 	misheld   []sticky.Lease           // due: their holders do not run the pods
@@ -277,13 +282,6 @@ func (c counts) crowds() []Crowd {
 		return cmp.Or(b.Count-a.Count, cmp.Compare(a.Node, b.Node), cmp.Compare(a.Kind, b.Kind))
 	})
 	return out
-}
-
-// surplus is what a look has not kept of pools that do not exist. No node claims blocks of
-// such a pool, and a node with pods on a block creates the block again.
-type surplus struct {
-	blocks []block.Block
-	leases []sticky.Lease
 }
 
 // census lists the leases, then the pools, then the blocks.

@@ -186,24 +186,17 @@ func recorded(r record.Record) map[Addr]Recorded {
 	return out
 }
 
-// podView is what a look from inside a pod's namespace finds.
-type podView struct {
-	holder *Owner
-	held   []Port // the ports of devices that were moved to it
-}
-
-// views looks from inside the namespaces of pods. It finds the devices that the pods
-// have. It also finds entries of the host's ports that only pods see, and adds them
-// to host.
-func (n Node) views(ctx context.Context, host []Port) ([]podView, error) {
+// views looks from inside the namespaces of pods. It returns the ports of the devices that the
+// pods have, and their tables. It also finds entries of the host's ports that only pods see, and
+// adds them to host.
+func (n Node) views(ctx context.Context, host []Port, owners []Owner) (all []Port, out []Table, err error) {
 	hidden := n.lacksEntries(host)
 	if hidden || !slices.ContainsFunc(host, Port.hasFillers) {
 		if _, err := n.look(ctx, plan.FillerNetns, netns.ID{}, nil, host); err != nil {
-			return nil, err
+			return nil, nil, err
 		}
 	}
 	looked := map[netns.ID]bool{}
-	var out []podView
 	for _, r := range n.Records {
 		moves := moved(r)
 		if len(moves) == 0 && (!hidden || looked[r.NetnsID]) {
@@ -215,14 +208,13 @@ func (n Node) views(ctx context.Context, host []Port) ([]podView, error) {
 		}
 		held, err := n.look(ctx, r.Netns, r.NetnsID, moves, into)
 		if err != nil {
-			return nil, err
+			return nil, nil, err
 		}
 		looked[r.NetnsID] = true
-		if len(held) > 0 {
-			out = append(out, podView{holder(r), held})
-		}
+		all = append(all, held...)
+		out = append(out, tables(held, holder(r), owners, func() []Owner { return nil })...)
 	}
-	return out, nil
+	return all, out, nil
 }
 
 // lacksEntries says whether the host does not see an entry that an attachment has, as
@@ -377,16 +369,12 @@ func (n Node) Tables(ctx context.Context) ([]Table, error) {
 	if err != nil {
 		return nil, err
 	}
-	views, err := n.views(ctx, host)
+	held, moved, err := n.views(ctx, host, owners)
 	if err != nil {
 		return nil, err
 	}
-	out, seen := tables(host, nil, owners, sync.OnceValue(func() []Owner { return n.strangers(ctx) })), host
-	for _, v := range views {
-		seen = append(seen, v.held...)
-		out = append(out, tables(v.held, v.holder, owners, func() []Owner { return nil })...)
-	}
-	return append(out, n.missing(seen)...), nil
+	out := tables(host, nil, owners, sync.OnceValue(func() []Owner { return n.strangers(ctx) }))
+	return slices.Concat(out, moved, n.missing(slices.Concat(host, held))), nil
 }
 
 // missing returns the devices in the records that have none of the ports.
