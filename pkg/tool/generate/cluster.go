@@ -36,9 +36,12 @@ func Cluster(all []fleet.Node, unreported, names []string, choice Choice) ([]Doc
 		return nil, errors.New("the reports of nodes have no addresses: give the subnets with --subnet, such as 172.{rail+16}.0.0/16")
 	}
 	count := len(nodes[0].Rails)
-	pool, err := clusterPool(len(nodes), count, choice)
+	pool, blocks, err := template(count, choice)
 	if err != nil {
 		return nil, err
+	}
+	if blocks >= 0 && blocks < len(nodes) {
+		pool.note("Problem: %d of these %d nodes can get no block. Use larger subnets, or a smaller blockSize.", len(nodes)-blocks, len(nodes))
 	}
 	net := Document{slices.Concat(railsOfAll(nodes), left, absent(bare, unreported, names, choice)), railNetwork(match, count, choice)}
 	pods, comments := podsOfAll(nodes)
@@ -239,18 +242,6 @@ func absent(bare, unreported, names []string, choice Choice) []string {
 		out = append(out, "Cannot tell: these nodes have no report: "+strings.Join(slices.Sorted(slices.Values(unreported)), ", "))
 	}
 	return out
-}
-
-// clusterPool returns the pool, and says how many nodes and pods it has room for.
-func clusterPool(nodes, rails int, choice Choice) (Document, error) {
-	d, blocks, err := template(rails, choice)
-	if err == nil && blocks >= 0 {
-		err = d.check()
-	}
-	if blocks >= 0 && blocks < nodes {
-		d.note("Problem: %d of these %d nodes can get no block. Use larger subnets, or a smaller blockSize.", nodes-blocks, nodes)
-	}
-	return d, err
 }
 
 // podsOfAll returns how many pods the smallest GID table has room for, and says why.

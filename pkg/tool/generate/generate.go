@@ -217,9 +217,6 @@ func Node(n nic.Node, choice Choice) ([]Document, error) {
 		return nil, ErrNoRail
 	}
 	pool, err := railPoolOf(ports, choice)
-	if err == nil && !strings.Contains(choice.Subnet+choice.Gateway, "{rack") {
-		err = pool.check()
-	}
 	if err != nil {
 		return nil, err
 	}
@@ -264,6 +261,9 @@ func template(rails int, choice Choice) (d Document, blocks int, err error) {
 		return d, -1, nil
 	}
 	space, err := block.Pool{Name: choice.Name, Spec: spec}.Space("")
+	if err == nil {
+		err = d.check()
+	}
 	return d, space.Blocks(), err
 }
 
@@ -292,7 +292,7 @@ func railPoolOf(ports []nic.Details, choice Choice) (Document, error) {
 		spec.Rails = append(spec.Rails, block.Rail{Subnets: subnets})
 	}
 	d.Object = railPool(choice.Name, spec)
-	return d, nil
+	return d, d.check()
 }
 
 // upperHalf returns the upper half of a subnet, as a prefix.
