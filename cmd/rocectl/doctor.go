@@ -97,14 +97,10 @@ func (f doctorFlags) write(w io.Writer, answers []report.Answer) error {
 }
 
 func doctorHelp() string {
-	width := 0
-	for _, c := range doctor.Checks() {
-		width = max(width, len(c.Name))
-	}
 	text, _, _ := strings.Cut(help("doctor"), examples)
 	text += "\n\nThe checks are:\n"
 	for _, c := range doctor.Checks() {
-		text += fmt.Sprintf("\n  %-*s  %s", width, c.Name, c.Asks)
+		text += fmt.Sprintf("\n  %-*s  %s", report.NameWidth, c.Name, c.Asks)
 	}
 	return text
 }

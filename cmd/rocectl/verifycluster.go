@@ -217,9 +217,8 @@ func (f *verifyFlags) lead(cmd *cobra.Command, pods []core.Pod) (verify.Report, 
 		go func() { _, _ = io.WriteString(in, list.String()) }() // if it fails, kubectl has ended, and says why
 		err = errors.Join(call.Wait(), out.end(), errOut.end())
 	}
-	var ended *exec.ExitError
 	var found verify.Report
-	if unread := json.Unmarshal(text.Bytes(), &found); unread != nil || err != nil && !errors.As(err, &ended) {
+	if unread := json.Unmarshal(text.Bytes(), &found); unread != nil || err != nil && !errors.As(err, new(*exec.ExitError)) {
 		return found, f.set.failed(cmd, "test from pod", pods[0].Name, "read what it says above; its image needs /rocectl, and its container "+verify.TokenVariable, errors.Join(err, unread))
 	}
 	return found, nil

@@ -87,8 +87,7 @@ func PrintError(w io.Writer, called *cobra.Command, err error) {
 		if errors.As(err, new(StatusError)) {
 			continue
 		}
-		var e *cnierr.Error
-		if !errors.As(err, &e) {
+		if !errors.As(err, new(*cnierr.Error)) {
 			text := fmt.Sprintf("%s: %v\nhint: %s --help shows the usage\n", program, err, called.CommandPath())
 			for line := range strings.Lines(text) {
 				if line != "\n" { // cobra has some around its suggestions

@@ -120,8 +120,7 @@ const readers = "kubectl create clusterrole roce-cni-reader --verb=list --resour
 
 // explained explains an error of the API server. A person needs other rights than an agent.
 func explained(err error) error {
-	var refused *apierrors.StatusError
-	if errors.As(err, &refused) && apierrors.IsForbidden(refused) {
+	if refused, is := errors.AsType[*apierrors.StatusError](err); is && apierrors.IsForbidden(refused) {
 		return cnierr.New(cnierr.NotAvailable, "read", "cluster", "an administrator gives you the right to read: "+readers, "%w", refused)
 	}
 	if errors.As(err, new(*block.BusyError)) {
@@ -143,8 +142,8 @@ func settled(ctx context.Context, read func() error) error {
 	ends := time.Now().Add(settling)
 	for {
 		err := read()
-		var busy *block.BusyError
-		if !errors.As(err, &busy) {
+		busy, is := errors.AsType[*block.BusyError](err)
+		if !is {
 			return err
 		}
 		wait := max(busy.After, settlePoll)

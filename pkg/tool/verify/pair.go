@@ -181,8 +181,7 @@ func (c couple) swapped(ctx context.Context) (Rail, bool) {
 		if other.Number == c.to.Number || other.Addr.Is4() != c.r.Addr.Is4() {
 			continue
 		}
-		var taken *probe.TakenError
-		if errors.As(c.taken(ctx, c.r, other.Addr), &taken) && taken.Taken[0].By == other.MAC {
+		if taken, is := errors.AsType[*probe.TakenError](c.taken(ctx, c.r, other.Addr)); is && taken.Taken[0].By == other.MAC {
 			return other, true
 		}
 	}
