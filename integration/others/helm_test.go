@@ -289,7 +289,8 @@ func TestTheNotesNameTheNamespace(t *testing.T) {
 			t.Fatal(err)
 		}
 		notes := texts["roce-cni/templates/NOTES.txt"]
-		if !strings.Contains(notes, want) || !strings.Contains(notes, "RDMA device plugin are in the namespace "+namespace+".") || strings.Count(notes, "\n  kubectl ") != 3 {
+		if !strings.Contains(notes, want) || !strings.Contains(notes, "RDMA device plugin are in the namespace "+namespace+".") || strings.Count(notes, "\n  kubectl ") != 3 ||
+			!strings.Contains(notes, "kubectl apply -f rails.yaml && kubectl -n "+namespace+" rollout restart daemonset/rdma-shared-device-plugin\n") {
 			t.Errorf("%s: got\n%s", namespace, notes)
 		}
 	}
