@@ -85,7 +85,11 @@ func locale() string { return cmp.Or(os.Getenv("LC_ALL"), os.Getenv("LC_MESSAGES
 // other programs.
 func explainText(w io.Writer, text string) error {
 	text = explain.Plain(text)
-	seen := map[explain.Answer]bool{}
+	type said struct {
+		code cnierr.Code
+		explain.Answer
+	}
+	seen := map[said]bool{}
 	for _, m := range regexp.MustCompile(`\b(roce|roce-ipam|roce-env|rocectl)\[(\d{1,9})\] *`).FindAllStringSubmatchIndex(text, -1) {
 		n, err := strconv.ParseUint(text[m[4]:m[5]], 10, 32)
 		if err != nil {
@@ -98,8 +102,8 @@ func explainText(w io.Writer, text string) error {
 				a = one
 			}
 		}
-		if !seen[a] {
-			seen[a] = true
+		if !seen[said{code, a}] {
+			seen[said{code, a}] = true
 			answer(w, code, a)
 		}
 	}

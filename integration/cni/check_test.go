@@ -65,6 +65,8 @@ func TestTheRemedyDeletesNoOtherRule(t *testing.T) {
 	add("-6 rule add from 2001:db8::1 lookup 50 priority 5")
 	add("-4 rule add from all fwmark 7 lookup main priority 3")
 	add("-4 rule add to 198.51.100.0/24 lookup main priority 4")
+	add("-4 rule add from all goto 4 priority 1")     // it does not lead past ours
+	add("-4 rule add from all goto 99999 priority 2") // there is no such rule
 	before := p.snapshot(t)
 	for _, rule := range []string{
 		"-4 rule add from all lookup main priority 5", "-4 rule add from all goto 32766 priority 5", "-4 rule add from all unreachable priority 5", "-6 rule add from all blackhole priority 5",

@@ -264,7 +264,7 @@ func living(in fs.FS, process string) string {
 	}
 	threads, _ := fs.Glob(in, process+"/task/*") // the pattern is correct
 	for _, thread := range threads {
-		if _, err := fs.ReadLink(in, thread+"/ns/net"); err == nil {
+		if _, err := fs.ReadLink(in, thread+"/ns/net"); !errors.Is(err, fs.ErrNotExist) {
 			return thread
 		}
 	}

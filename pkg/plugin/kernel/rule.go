@@ -200,7 +200,7 @@ func (p rule) outranked(ctx context.Context, there found) error {
 			continue
 		}
 		wins := winner(there.before, func(b rtnl.Rule) bool {
-			return err != nil && nowhere(b.Action) != "" || err == nil && b.Table == is.Table
+			return err != nil && nowhere(b.Action) != "" || err == nil && b.Table == is.Table || p.skipped(b, there.all)
 		})
 		return cnierr.New(cnierr.Damaged, action, p.subject(), p.deletion(wins, there.all),
 			"%w: %q, so packets to %s take another route", ErrOutranked, text(wins), to)
@@ -209,17 +209,23 @@ func (p rule) outranked(ctx context.Context, there found) error {
 }
 
 // winner returns the rule that caught a packet. The kernel tells its table, which leads
-// knows, and not the rule. A rule can also lead past ours. One that looks at more than the
-// source may not have caught the packet, so others come first.
+// knows, and not the rule. One that looks at more than the source may not have caught it,
+// so others come first.
 func winner(before []rtnl.Rule, leads func(rtnl.Rule) bool) rtnl.Rule {
-	may := func(r rtnl.Rule) bool { return leads(r) || r.Action == unix.FR_ACT_GOTO }
-	does := func(r rtnl.Rule) bool { return may(r) && !r.Narrow }
-	for _, fits := range []func(rtnl.Rule) bool{does, may} {
+	whole := func(r rtnl.Rule) bool { return leads(r) && !r.Narrow }
+	for _, fits := range []func(rtnl.Rule) bool{whole, leads} {
 		if i := slices.IndexFunc(before, fits); i >= 0 {
 			return before[i]
 		}
 	}
 	return before[0]
+}
+
+// skipped says whether a rule lets the kernel go on after ours. The kernel ignores it as long
+// as no rule has the priority that it names.
+func (p rule) skipped(by rtnl.Rule, all []rtnl.Rule) bool {
+	return by.Action == unix.FR_ACT_GOTO && by.Goto > p.op.Priority &&
+		slices.ContainsFunc(all, func(r rtnl.Rule) bool { return r.Priority == by.Goto })
 }
 
 // intrudes says whether a route in our table is that of another program and leads packets

@@ -200,6 +200,9 @@ func (c Choice) check() error {
 			return fmt.Errorf("--%s %q cannot be a name in Kubernetes: it may have a-z, 0-9 and -, and begins and ends with one of the first two", key, name)
 		}
 	}
+	if strings.ContainsFunc(c.Image, func(r rune) bool { return r <= ' ' || r > '~' }) {
+		return fmt.Errorf("--image %q cannot be an image: it has a space, or a character that is not ASCII", c.Image)
+	}
 	return nil
 }
 
@@ -292,7 +295,8 @@ func railPoolOf(ports []nic.Details, choice Choice) (Document, error) {
 		spec.Rails = append(spec.Rails, block.Rail{Subnets: subnets})
 	}
 	d.Object = railPool(choice.Name, spec)
-	return d, d.check()
+	err := d.check() // it may add a comment
+	return d, err
 }
 
 // upperHalf returns the upper half of a subnet, as a prefix.

@@ -301,6 +301,7 @@ func TestChoicesThatAreWrong(t *testing.T) {
 		"10.16.0.1 is not inside":     {Name: "rails", Subnet: "172.{rail+16}.0.0/16", Gateway: "10.{rail+16}.0.1"},
 		`"my_rails" cannot be a name`: {Name: "my_rails"},
 		`"a space" cannot be a name`:  {Name: "rails", Namespace: "a space"},
+		`"a\x7f" cannot be an image`:  {Name: "rails", Image: "a\x7f"},
 		`--plugin-namespace "Helm"`:   {Name: "rails", PluginNamespace: "Helm"},
 	} {
 		if _, err := Node(server("172.16.11.5/24", "172.16.12.5/24"), choice); err == nil || !strings.Contains(err.Error(), want) {
