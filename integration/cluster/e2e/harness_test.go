@@ -104,7 +104,8 @@ func tests(m *testing.M) (code int, err error) {
 		return 1, err
 	}
 	cmd := exec.Command("/proc/self/exe", os.Args[1:]...)
-	cmd.Env = append(os.Environ(), inside+"="+dir, fmt.Sprintf("%s=%d", outside, os.Getpid()), fmt.Sprintf("%s=%s", booted, described))
+	cmd.Env = append(os.Environ(), inside+"="+dir, fmt.Sprintf("%s=%d", outside, os.Getpid()), fmt.Sprintf("%s=%s", booted, described),
+		"KUBECACHEDIR="+filepath.Join(dir, "kubectl")) // of each kubectl, which otherwise writes to the home
 	cmd.Stdout, cmd.Stderr = os.Stdout, os.Stderr
 	cmd.SysProcAttr = &syscall.SysProcAttr{Cloneflags: syscall.CLONE_NEWNET | syscall.CLONE_NEWNS | syscall.CLONE_NEWPID, Pdeathsig: syscall.SIGKILL}
 	err = cmd.Run()
