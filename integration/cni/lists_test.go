@@ -155,13 +155,16 @@ func (l *lists) plugin(i, j int, data string) network {
 // ipam returns the IPAM plugin of a plugin of network i. It is roce-ipam unless there is a
 // folder for host-local. Its pool is common to all networks, or that of the network.
 func (l *lists) ipam(i int, data string) map[string]any {
-	kind, net, common := l.rnd.IntN(6), 10+l.rnd.IntN(6), l.rnd.IntN(2) == 0
+	kind, net, common, dual := l.rnd.IntN(6), 10+l.rnd.IntN(6), l.rnd.IntN(2) == 0, l.rnd.IntN(3) == 0
 	switch {
 	case data != "" && kind == 0:
-		return map[string]any{"type": "host-local", "dataDir": data, "ranges": []any{[]any{map[string]any{
-			"subnet": fmt.Sprintf("172.16.%d.0/24", 30+i), "rangeStart": fmt.Sprintf("172.16.%d.64", 30+i),
-			"rangeEnd": fmt.Sprintf("172.16.%d.70", 30+i), "gateway": fmt.Sprintf("172.16.%d.253", 30+i),
-		}}}}
+		var sets []any
+		for _, subnet := range subnetsOf(30+i, dual) {
+			sets = append(sets, []any{map[string]any{
+				"subnet": subnet.prefix, "rangeStart": subnet.of(64), "rangeEnd": subnet.of(70), "gateway": subnet.of(253),
+			}})
+		}
+		return map[string]any{"type": "host-local", "dataDir": data, "ranges": sets}
 	case data != "" && kind == 1:
 		return map[string]any{"type": "static"}
 	}
@@ -170,10 +173,27 @@ func (l *lists) ipam(i int, data string) map[string]any {
 	if !common {
 		pool, first = fmt.Sprint("net", i), 80+10*i
 	}
-	return map[string]any{"type": "roce-ipam", "pool": pool, "quarantine": "0s", "subnets": []any{map[string]any{
-		"subnet": fmt.Sprintf("172.16.%d.0/24", net), "gateway": fmt.Sprintf("172.16.%d.253", net),
-		"ranges": []any{fmt.Sprintf("172.16.%[1]d.%[2]d-172.16.%[1]d.%[3]d", net, first, first+7)},
-	}}}
+	var subnets []any
+	for _, subnet := range subnetsOf(net, dual) {
+		subnets = append(subnets, map[string]any{
+			"subnet": subnet.prefix, "gateway": subnet.of(253), "ranges": []any{subnet.of(first) + "-" + subnet.of(first+7)},
+		})
+	}
+	return map[string]any{"type": "roce-ipam", "pool": pool, "quarantine": "0s", "subnets": subnets}
+}
+
+// listSubnet is a subnet of one family, with the same last numbers as that of the other.
+type listSubnet struct{ net, prefix string }
+
+func (f listSubnet) of(n int) string { return fmt.Sprint(f.net, n) }
+
+// subnetsOf returns the IPv4 subnet with a number, and the IPv6 subnet.
+func subnetsOf(n int, dual bool) []listSubnet {
+	out := []listSubnet{{fmt.Sprintf("172.16.%d.", n), fmt.Sprintf("172.16.%d.0/24", n)}}
+	if dual {
+		out = append(out, listSubnet{fmt.Sprintf("fd00:16:%d::", n), fmt.Sprintf("fd00:16:%d::/64", n)})
+	}
+	return out
 }
 
 var hasIPVLAN = sync.OnceValue(func() bool {
@@ -278,6 +298,9 @@ func (l *lists) leases() []lease {
 	return slices.DeleteFunc(l.rows(l.t), func(r lease) bool { return r.State != "leased" && r.State != "set-aside" })
 }
 
+// ipamNets have the addresses of roce-ipam: of subnets 10 to 15.
+var ipamNets = []netip.Prefix{netip.MustParsePrefix("172.16.0.0/20"), netip.MustParsePrefix("fd00:16:10::/44")}
+
 // compare looks at all pods that run, and at what is leased to them.
 func (l *lists) compare() {
 	l.t.Helper()
@@ -290,8 +313,8 @@ func (l *lists) compare() {
 				l.fail("%s and %s, which run, both have %s", other.name, p.name, a)
 			}
 			on[a] = p
-			if b := a.As4(); b[3] < 64 || b[3] > 127 || b[2] > 15 {
-				continue // not of our pools
+			if !slices.ContainsFunc(ipamNets, func(n netip.Prefix) bool { return n.Contains(a) }) {
+				continue // of host-local or static
 			}
 			if !slices.ContainsFunc(now, func(r lease) bool {
 				return r.Address == a && (r.ContainerID == p.id || r.State == "set-aside")
@@ -306,10 +329,8 @@ func (l *lists) compare() {
 func (p *listed) all(t testing.TB) []netip.Addr {
 	t.Helper()
 	var out []netip.Addr
-	for line := range strings.Lines(p.MustRun(t, "ip", "-4", "-oneline", "addr", "show", "scope", "global")) {
-		if a := netip.MustParsePrefix(strings.Fields(line)[3]).Addr(); a.As4()[0] == 172 {
-			out = append(out, a)
-		}
+	for line := range strings.Lines(p.MustRun(t, "ip", "-oneline", "addr", "show", "scope", "global")) {
+		out = append(out, netip.MustParsePrefix(strings.Fields(line)[3]).Addr())
 	}
 	return out
 }
