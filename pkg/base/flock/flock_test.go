@@ -50,6 +50,9 @@ func TestALockIsWaitedFor(t *testing.T) {
 	if err := <-done; err != nil {
 		t.Error(err)
 	}
+	if got, err := Try(file(t, path), unix.LOCK_SH); got || err != nil {
+		t.Errorf("Try of the lock that was waited for: %v, %v", got, err)
+	}
 }
 
 func TestAWaitEndsWithItsContextAndTakesNothingAlong(t *testing.T) {
@@ -110,5 +113,8 @@ func TestAClosedFileCannotBeLocked(t *testing.T) {
 	}
 	if err := Wait(t.Context(), f, unix.LOCK_EX); !errors.Is(err, unix.EBADF) {
 		t.Errorf("got %v, want %v", err, unix.EBADF)
+	}
+	if got, err := Try(f, unix.LOCK_EX); got || !errors.Is(err, unix.EBADF) {
+		t.Errorf("Try: %v, %v, want %v", got, err, unix.EBADF)
 	}
 }

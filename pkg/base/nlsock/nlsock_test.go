@@ -5,6 +5,7 @@ package nlsock
 
 import (
 	"bytes"
+	"context"
 	"encoding/binary"
 	"errors"
 	"fmt"
@@ -99,6 +100,31 @@ func TestAProtocolThatTheKernelLacksIsRecognisedByItsErrno(t *testing.T) {
 	t.Parallel()
 	if _, err := Dial(31); !errors.Is(err, unix.EPROTONOSUPPORT) {
 		t.Errorf("got %v, want EPROTONOSUPPORT", err)
+	}
+}
+
+func TestADumpThatFailsIsNotTakenForAnEmptyOne(t *testing.T) {
+	t.Parallel()
+	c, err := Dial(unix.NETLINK_ROUTE)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Close()
+	over, cancel := context.WithCancel(t.Context())
+	cancel()
+	for name, tt := range map[string]struct {
+		ctx  context.Context
+		body int
+		want error
+	}{
+		"all links":           {t.Context(), unix.SizeofIfInfomsg, nil},
+		"half a header":       {t.Context(), 4, unix.EINVAL},
+		"a call that is over": {over, unix.SizeofIfInfomsg, context.Canceled},
+	} {
+		rows, err := c.Dump(tt.ctx, Request{Type: unix.RTM_GETLINK, Body: make([]byte, tt.body)})
+		if !errors.Is(err, tt.want) || (err == nil) != (len(rows) > 0) {
+			t.Errorf("%s: %d rows, %v, want %v", name, len(rows), err, tt.want)
+		}
 	}
 }
 

@@ -89,9 +89,12 @@ func TestNamesOfFilesThatAreNotCompleteCannotBeGuessed(t *testing.T) {
 		seen[f.Name()] = true
 	}
 	write(t, filepath.Join(dir, "file"), "")
-	write(t, filepath.Join(dir, "file2.new-0123456789abcdef"), "")
+	others := []string{"file.old-0123456789abcdef", "file2.new-0123456789abcdef", "life.new-0123456789abcdef"}
+	for _, name := range others {
+		write(t, filepath.Join(dir, name), "")
+	}
 	must(t, Sweep(filepath.Join(dir, "file")))
-	if got := names(t, dir); !slices.Equal(got, []string{"file", "file2.new-0123456789abcdef"}) {
+	if got := names(t, dir); !slices.Equal(got, append([]string{"file"}, others...)) {
 		t.Errorf("after Sweep the folder has %q", got)
 	}
 	must(t, Sweep(filepath.Join(dir, "none", "file")))

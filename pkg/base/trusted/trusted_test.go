@@ -84,8 +84,12 @@ func TestFoldersAreMadeForWhatIsWritten(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
 	must(t, Folder(filepath.Join(dir, "not", "there")))
-	if _, err := Read(filepath.Join(dir, "not", "there")); !errors.Is(err, fs.ErrNotExist) {
-		t.Errorf("Read of nothing: %v", err)
+	for _, function := range []string{"read", "program"} {
+		for _, path := range []string{"not", "not/there"} {
+			if err := functions[function](filepath.Join(dir, path)); !errors.Is(err, fs.ErrNotExist) {
+				t.Errorf("%s of nothing: %v", function, err)
+			}
+		}
 	}
 	must(t, create(filepath.Join(dir, "a", "b", "file"), "", 0o600, 0o755))
 	f, err := Append(filepath.Join(dir, "c", "d", "file"))
@@ -196,7 +200,12 @@ func TestOnlyRegularFilesOfRootAreOpened(t *testing.T) {
 	write(t, at("folder/in it"), "")
 	write(t, at("everybody's"), "")
 	must(t, os.Chmod(at("everybody's"), 0o666))
-	for name, want := range map[string]error{"link": ErrIrregular, "fifo": ErrIrregular, "folder": unix.EISDIR, "everybody's": ErrOthers} {
+	bad := map[string]error{"link": ErrIrregular, "fifo": ErrIrregular, "folder": unix.EISDIR, "everybody's": ErrOthers}
+	if os.Geteuid() == 0 {
+		must(t, os.Chown(write(t, at("another user's"), ""), 1234, -1))
+		bad["another user's"] = ErrOthers
+	}
+	for name, want := range bad {
 		for _, function := range []string{"read", "append", "program"} {
 			if err := functions[function](at(name)); !errors.Is(err, want) {
 				t.Errorf("%s of %s: %v", function, name, err)
@@ -217,12 +226,18 @@ func TestOnlyRegularFilesOfRootAreOpened(t *testing.T) {
 	}
 }
 
+// inside are the functions that read a file.
+var inside = map[string]func(path string) ([]byte, error){
+	"Read": Read, "ReadInside": ReadInside,
+	"ReadBelow": func(path string) ([]byte, error) { return ReadBelow(filepath.Split(path)) },
+}
+
 func TestLongFilesAreRefused(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
 	for size, want := range map[int]error{0: nil, usual: nil, MaxSize: nil, MaxSize + 1: ErrTooLong} {
 		path := write(t, filepath.Join(dir, "file"), string(bytes.Repeat([]byte("x"), size)))
-		for name, read := range map[string]func(string) ([]byte, error){"Read": Read, "ReadInside": ReadInside} {
+		for name, read := range inside {
 			if b, err := read(path); !errors.Is(err, want) || err == nil && len(b) != size {
 				t.Errorf("%s, %d bytes: %d, %v", name, size, len(b), err)
 			}
@@ -234,23 +249,46 @@ func TestFilesOfACheckedFolder(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
 	legit := write(t, filepath.Join(dir, "legit"), "legit")
-	link, fifo := filepath.Join(dir, "link"), filepath.Join(dir, "fifo")
+	link, fifo, open, socket := filepath.Join(dir, "link"), filepath.Join(dir, "fifo"), filepath.Join(dir, "open"), filepath.Join(dir, "socket")
 	must(t, os.Symlink(legit, link))
-	must(t, unix.Mkfifo(fifo, 0o600))
-	for _, path := range []string{link, fifo} {
-		if _, err := ReadInside(path); !errors.Is(err, ErrIrregular) {
-			t.Errorf("ReadInside(%s): %v", path, err)
+	must(t, errors.Join(unix.Mkfifo(fifo, 0o600), unix.Mkfifo(open, 0o600), unix.Mknod(socket, unix.S_IFSOCK|0o600, 0)))
+	writer, err := os.OpenFile(open, os.O_RDWR, 0)
+	must(t, err)
+	defer writer.Close()
+	for name, read := range map[string]func(string) ([]byte, error){"ReadInside": ReadInside, "ReadBelow": inside["ReadBelow"]} {
+		for _, path := range []string{link, fifo, open, socket, "/dev/zero"} {
+			if _, err := read(path); !errors.Is(err, ErrIrregular) {
+				t.Errorf("%s(%s): %v", name, path, err)
+			}
 		}
+		if b, err := read(legit); err != nil || string(b) != "legit" {
+			t.Errorf("%s behind the link: %q, %v", name, b, err)
+		}
+		if _, err := read(filepath.Join(dir, "none")); !errors.Is(err, fs.ErrNotExist) {
+			t.Errorf("%s of nothing: %v", name, err)
+		}
+	}
+	for _, path := range []string{link, fifo} {
 		must(t, Replace(path, []byte("new"), 0o600))
 		if b, err := ReadInside(path); err != nil || string(b) != "new" {
 			t.Errorf("after Replace(%s): %q, %v", path, b, err)
 		}
 	}
-	if b, err := ReadInside(legit); err != nil || string(b) != "legit" {
-		t.Errorf("behind the link: %q, %v", b, err)
+}
+
+// TestFoldersBelowACheckedFolderAreNotLinks has what another program may put between.
+func TestFoldersBelowACheckedFolderAreNotLinks(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	write(t, filepath.Join(dir, "folder", "file"), "content")
+	must(t, os.Symlink("folder", filepath.Join(dir, "link")))
+	for name, want := range map[string]error{"folder/file": nil, "link/file": ErrIrregular, "../../file": unix.EXDEV, "none/file": fs.ErrNotExist} {
+		if b, err := ReadBelow(dir, name); !errors.Is(err, want) || err == nil && string(b) != "content" {
+			t.Errorf("%s: %q, %v, want %v", name, b, err, want)
+		}
 	}
-	if _, err := ReadInside(filepath.Join(dir, "none")); !errors.Is(err, fs.ErrNotExist) {
-		t.Errorf("of nothing: %v", err)
+	if _, err := ReadBelow(filepath.Join(dir, "none"), "file"); !errors.Is(err, fs.ErrNotExist) {
+		t.Errorf("below no folder: %v", err)
 	}
 }
 

@@ -139,6 +139,51 @@ func TestDevicesThatDisappearAreSkipped(t *testing.T) {
 	}
 }
 
+// refusing is a socket that fails, or that answers a request with an error.
+type refusing struct{ dump, exchange, reply error }
+
+func (refusing) Close() {}
+
+func (r refusing) Dump(context.Context, nlsock.Request) ([][]byte, error) { return nil, r.dump }
+
+func (r refusing) Exchange(context.Context, ...nlsock.Request) ([]nlsock.Reply, error) {
+	return []nlsock.Reply{{Err: r.reply}}, r.exchange
+}
+
+// A node that does not answer is not one without devices.
+func TestWhatTheKernelRefusesIsAnError(t *testing.T) {
+	t.Parallel()
+	ctx := t.Context()
+	set := map[string]func(c *Conn) error{
+		"move":   func(c *Conn) error { return c.SetNetns(ctx, 0, 9) },
+		"rename": func(c *Conn) error { return c.Rename(ctx, 0, "rxe9") },
+	}
+	system := func(c *Conn) error { _, err := c.System(ctx); return err }
+	resources := func(c *Conn) error { _, err := c.Resources(ctx, 0, QueuePairs); return err }
+	get := func(c *Conn) error { r, err := c.Get(ctx, cmdPortGet, 0, nil); return errors.Join(err, r.Err) }
+	for r, calls := range map[refusing][]func(*Conn) error{
+		{dump: unix.EPERM}:     {system, resources},
+		{exchange: unix.EPERM}: {system, get, set["move"], set["rename"]},
+		{reply: unix.EPERM}:    {system, get, set["move"], set["rename"]},
+	} {
+		for i, call := range calls {
+			if err := call(New(r)); !errors.Is(err, unix.EPERM) {
+				t.Errorf("call %d of %+v: %v", i, r, err)
+			}
+		}
+	}
+	for name, do := range set {
+		for refusal, gone := range map[error]bool{unix.EINVAL: true, unix.ENODEV: true, unix.EEXIST: false, unix.EOPNOTSUPP: false} {
+			if err := do(New(refusing{reply: refusal})); !errors.Is(err, refusal) || errors.Is(err, ErrNoDevice) != gone {
+				t.Errorf("%s: %v of %v", name, err, refusal)
+			}
+		}
+		if err := do(New(refusing{})); err != nil {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+}
+
 func TestAnswersFitInTheReceiveBuffer(t *testing.T) {
 	t.Parallel()
 	r := load(t, "testdata/linux-6.1.txt")
@@ -161,6 +206,11 @@ func TestTruncatedAnswersAreHarmless(t *testing.T) {
 		}
 		var p Port
 		p.parse(r.ports[0][:min(n, len(r.ports[0]))])
+	}
+	for _, typ := range []uint16{attrQPType, attrPID, attrModule, attrRegionLength} {
+		if got := parseResource(attribute(typ)); got != (Resource{}) {
+			t.Errorf("attribute %d without a value: %+v", typ, got)
+		}
 	}
 }
 

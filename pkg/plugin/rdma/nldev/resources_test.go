@@ -89,6 +89,18 @@ func TestEachCounterOfADeviceIsRead(t *testing.T) {
 	}
 }
 
+func TestQueuePairsOfTheDriverAreItsOwn(t *testing.T) {
+	t.Parallel()
+	for r, want := range map[Resource]bool{
+		{Type: 0, Module: "ib_core"}: true, {Type: 1, Module: "ib_core"}: true, {Type: 4, Module: "mlx5_ib"}: true,
+		{Type: 4, PID: 9}: false, {Type: 2, PID: 9}: false, {Type: 2, Module: "nvme_rdma"}: false,
+	} {
+		if r.Own() != want {
+			t.Errorf("%+v: %t", r, !want)
+		}
+	}
+}
+
 func TestTypesAreSpelledAsRdmaResourceDoes(t *testing.T) {
 	t.Parallel()
 	for typ, want := range map[uint8]string{2: "RC", 3: "UC", 4: "UD", 255: "DRIVER", 77: "type 77"} {
