@@ -25,6 +25,7 @@ type hca struct {
 	remade    uint32       // index that ens1's has since it was made again
 	in        netns.ID     // the namespace that has it; zero: the host's
 	users     []string     // programs with queue pairs
+	unseen    error        // why they cannot be listed
 	unclear   bool         // it is not known which device is that of a parent
 	open      atomic.Int32 // handles that are not closed
 	full      bool         // there is no free entry for another GID
@@ -113,7 +114,9 @@ func (h handle) Current(_ context.Context, recorded plan.Ops) (plan.Ops, error) 
 	}), nil
 }
 
-func (h handle) Users(context.Context, plan.Ops, netns.ID) ([]string, error) { return h.users, nil }
+func (h handle) Users(context.Context, plan.Ops, netns.ID) ([]string, error) {
+	return h.users, h.unseen
+}
 
 func (h handle) Check(ctx context.Context, op plan.Op) error {
 	for g := range plan.All[plan.GID](plan.Ops{op}) {

@@ -6,12 +6,17 @@ package attach_test
 import (
 	"errors"
 	"fmt"
+	"log/slog"
 	"strings"
 	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
 
 	"github.com/roce-cni/roce-cni/pkg/base/cnierr"
 	"github.com/roce-cni/roce-cni/pkg/base/netns"
 	"github.com/roce-cni/roce-cni/pkg/plugin/attach"
+	"github.com/roce-cni/roce-cni/pkg/plugin/calls"
 	"github.com/roce-cni/roce-cni/pkg/plugin/conf"
 	"github.com/roce-cni/roce-cni/pkg/plugin/kernel"
 	"github.com/roce-cni/roce-cni/pkg/plugin/plan"
@@ -189,6 +194,44 @@ func TestAFullTableOfGIDsLeavesNothing(t *testing.T) {
 		t.Errorf("got %v, want code %d", err, cnierr.NoGID)
 	}
 	w.mustBeEmpty("after ADD failed")
+}
+
+func TestDELTellsWhichIndexesProgramsHold(t *testing.T) {
+	t.Parallel()
+	const program = "process 9 (server) uses mlx5_0/1"
+	held := func(index int) calls.Held {
+		return calls.Held{Device: device.Name, Port: device.Port, Index: index, BootID: newWorld(t).boot, Since: time.Minute}
+	}
+	for name, tt := range map[string]struct {
+		users  []string
+		unseen error
+		want   []calls.Held
+		says   string // "": nothing
+	}{
+		"a program":   {users: []string{program}, want: []calls.Held{held(3), held(4)}, says: program},
+		"none":        {},
+		"cannot tell": {unseen: errFault, says: errFault.Error()},
+	} {
+		w := newWorld(t)
+		w.mode = conf.RDMAShared
+		w.mustCome("c1")
+		w.hca.users, w.hca.unseen, w.now = tt.users, tt.unseen, time.Minute
+		rec, err := w.node().Records.Load(c1)
+		must(t, err)
+		var log strings.Builder
+		var got []calls.Held
+		n := w.node()
+		n.Log = slog.New(slog.NewTextHandler(&log, nil))
+		n.Held = func(h calls.Held) { got = append(got, h) }
+		must(t, n.Del(ctx, w.del("c1", "net1")))
+		for i := range tt.want {
+			tt.want[i].Netns = rec.NetnsID.Ino
+		}
+		if diff := cmp.Diff(tt.want, got); diff != "" || !strings.Contains(log.String(), tt.says) || (tt.says == "") != (log.String() == "") {
+			t.Errorf("%s: the log says %q (-want +held)\n%s", name, log.String(), diff)
+		}
+		w.mustBeEmpty("after DEL")
+	}
 }
 
 func TestTheRecordSaysWhereTheGIDsAre(t *testing.T) {

@@ -18,8 +18,8 @@ import (
 	"github.com/roce-cni/roce-cni/pkg/plugin/plan"
 )
 
-// calls returns how many kernel calls an ADD makes.
-func calls(t *testing.T, fresh func(*testing.T) *world) int {
+// callsOfADD returns how many kernel calls an ADD makes.
+func callsOfADD(t *testing.T, fresh func(*testing.T) *world) int {
 	t.Helper()
 	w := fresh(t)
 	w.mustCome("c1")
@@ -28,7 +28,7 @@ func calls(t *testing.T, fresh func(*testing.T) *world) int {
 
 func TestFailureAtEveryOpLeavesNothing(t *testing.T) {
 	inEachWorld(t, func(t *testing.T, fresh func(*testing.T) *world) {
-		for i := 1; i <= calls(t, fresh); i++ {
+		for i := 1; i <= callsOfADD(t, fresh); i++ {
 			w := fresh(t)
 			w.fake.Pod(podPath("c1"))
 			w.fake.FailAt(i, errFault)
@@ -45,7 +45,7 @@ func TestFailureAtEveryOpLeavesNothing(t *testing.T) {
 // undoing included. The lease must stay, because the address may be in use.
 func TestWhatCannotBeUndoneIsKeptForDEL(t *testing.T) {
 	inEachWorld(t, func(t *testing.T, fresh func(*testing.T) *world) {
-		for i := 1; i <= calls(t, fresh); i++ {
+		for i := 1; i <= callsOfADD(t, fresh); i++ {
 			w := fresh(t)
 			w.fake.Pod(podPath("c1"))
 			w.fake.FailFrom(i, errFault)
@@ -137,6 +137,35 @@ func TestDelAfterACrashAtEveryOpOfDEL(t *testing.T) {
 			w.mustBeEmpty(fmt.Sprintf("after a DEL that died before operation %d", at))
 			if !died {
 				break
+			}
+		}
+	})
+}
+
+func TestFailureAtEveryOpOfDELKeepsWhatTheNextDELNeeds(t *testing.T) {
+	inEachWorld(t, func(t *testing.T, fresh func(*testing.T) *world) {
+		for _, gone := range []bool{false, true} {
+			for i := 1; ; i++ {
+				w := fresh(t)
+				w.mustCome("c1")
+				if gone {
+					w.fake.RemovePod(podPath("c1"))
+				}
+				leases, before := w.leases(), w.fake.Calls()
+				w.fake.FailAt(i, errFault)
+				err := w.node().Del(ctx, w.del("c1", "net1"))
+				if w.fake.Calls()-before < i {
+					break
+				}
+				if !errors.Is(err, errFault) || len(w.files()) == 0 {
+					t.Errorf("failing at call %d, namespace gone: %t: got %v, files: %v", i, gone, err, w.files())
+				}
+				if strings.Contains(w.fake.String(), "addr 172.") && !slices.Equal(w.leases(), leases) {
+					t.Errorf("failing at call %d: leased: %v, but the kernel has\n%s", i, w.leases(), w.fake)
+				}
+				w.fake.Heal()
+				w.mustLeave("c1")
+				w.mustBeEmpty(fmt.Sprintf("after failing at call %d of DEL, and DEL", i))
 			}
 		}
 	})
