@@ -43,10 +43,10 @@ var wrong = []struct {
 	}},
 	{`"ipam": {"type": "roce-ipam", "pool": "/", "quarantine": 5, "mtu": 1,
 			"subnets": [{"subnet": "10.0.0.1/24", "ranges": ["x"], "exclude": [1], "gateway": "y", "rangeEnd": "z"}, 7],
-			"routes": [{"dst": "w", "gw": "v"}]}, "args": {"cni": {"ips": [[]]}}`, false, []string{
+			"routes": [{"dst": "w", "gw": "v"}, {"dst": "w"}]}, "args": {"cni": {"ips": [[]]}}`, false, []string{
 		"ipam.pool", "ipam.subnets[0].subnet", "ipam.subnets[0].ranges[0]", "ipam.subnets[0].exclude[0]",
 		"ipam.subnets[0].gateway", "ipam.subnets[0].rangeEnd", "ipam.subnets[1]", "ipam.quarantine",
-		"args.cni.ips[0]", "ipam.routes[0].dst", "ipam.routes[0].gw", "ipam.mtu",
+		"args.cni.ips[0]", "ipam.routes[0].dst", "ipam.routes[0].gw", "ipam.routes[1].dst", "ipam.mtu",
 	}},
 }
 

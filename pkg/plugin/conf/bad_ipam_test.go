@@ -26,6 +26,7 @@ func TestFaultsOfThePool(t *testing.T) {
 		{`"ipam": {"type": "roce-ipam"}`, cnierr.BadConfig, `"ipam.subnets": no subnet`, asHere},
 		{ofPool(`"subnets": []`), cnierr.BadConfig, `"ipam.subnets": no subnet`, asHere},
 		{ofPool(`"pool": "a/b", ` + one), cnierr.BadConfig, `"ipam.pool": "a/b" is not the name of a pool`, `1 to 63 letters`},
+		{ofPool(`"pool": 7, ` + one), cnierr.Decode, `"ipam.pool": want a string, got a number`, ``},
 		{ofPool(`"pool": "", ` + one), cnierr.BadConfig, `"ipam.pool": "" is not`, `1 to 63 letters`},
 		{ofPool(`"pool": "..", ` + one), cnierr.BadConfig, `"ipam.pool": ".." is not`, `1 to 63 letters`},
 		{ofPool(`"pool": "` + strings.Repeat("p", 64) + `", ` + one), cnierr.BadConfig, `"ipam.pool": "ppp`, `1 to 63 letters`},
@@ -49,8 +50,10 @@ func TestFaultOfANetworkNameThatIsTooLongForAPool(t *testing.T) {
 	long := strings.Repeat("n", 64)
 	_, err := conf.Parse(call(`{"cniVersion": "1.1.0", "name": "` + long + `", ` + ofPool(one) + `}`))
 	bad{long, cnierr.BadConfig, `"name": 64 characters, at most 63`, `set ipam.pool`}.check(t, err)
-	if _, err := conf.Parse(call(`{"cniVersion": "1.1.0", "name": "` + long + `", ` + ofPool(`"pool": "p", `+one) + `}`)); err != nil {
-		t.Errorf("with a name of the pool's own: %v", err)
+	for _, c := range []string{`"name": "` + long + `", ` + ofPool(`"pool": "p", `+one), `"name": "` + long[1:] + `", ` + ofPool(one)} {
+		if _, err := conf.Parse(call(`{"cniVersion": "1.1.0", ` + c + `}`)); err != nil {
+			t.Errorf("%s: %v", c, err)
+		}
 	}
 }
 
@@ -59,7 +62,7 @@ func TestFaultsOfASubnet(t *testing.T) {
 	const net = `"subnet": "172.16.11.0/24"`
 	for _, b := range []bad{
 		{`"gateway": "10.0.0.1"`, cnierr.BadConfig, `"ipam.subnets[0].subnet": missing`, ``},
-		{`"subnet": "172.16.11.7/24"`, cnierr.BadConfig, `172.16.11.7/24 has host bits set`, `did you mean "172.16.11.0/24"?`},
+		{`"subnet": "172.16.11.7/24", "ranges": ["172.16.11.9"]`, cnierr.BadConfig, `172.16.11.7/24 has host bits set`, `did you mean "172.16.11.0/24"?`},
 		{`"subnet": "0.0.0.0/0"`, cnierr.BadConfig, `"ipam.subnets[0].subnet": 0.0.0.0/0 has`, `ordinary unicast`},
 		{`"subnet": "0.1.0.0/16"`, cnierr.BadConfig, `0.1.0.0/16 has`, `ordinary unicast`},
 		{`"subnet": "127.1.0.0/16"`, cnierr.BadConfig, `a loopback address`, `ordinary unicast`},
@@ -87,6 +90,7 @@ func TestFaultsOfASubnet(t *testing.T) {
 		{net + `, "ranges": ["172.16.11.9-172.16.11.1"]`, cnierr.BadConfig, `ends before it starts`, `first-last`},
 		{net + `, "ranges": ["172.16.11.9-fd00::1"]`, cnierr.BadConfig, `mixes address families`, `first-last`},
 		{net + `, "ranges": ["172.16.11.9-172.16.12.1"]`, cnierr.BadConfig, `"ipam.subnets[0].ranges[0]": 172.16.11.9-172.16.12.1 is not inside 172.16.11.0/24`, `write addresses of 172.16.11.0/24, or remove it`},
+		{net + `, "ranges": ["172.16.11.0/33"]`, cnierr.BadConfig, `"ipam.subnets[0].ranges[0]": "172.16.11.0/33" is not a prefix`, ``},
 		{net + `, "ranges": ["172.16.0.0/16"]`, cnierr.BadConfig, `is not inside 172.16.11.0/24`, `write addresses of 172.16.11.0/24`},
 		{net + `, "ranges": ["172.16.11.1-172.16.11.9", "172.16.11.9"]`, cnierr.BadConfig, `"ipam.subnets[0].ranges": 172.16.11.9 overlaps 172.16.11.1-172.16.11.9`, ``},
 		{net + `, "exclude": ["10.0.0.1"]`, cnierr.BadConfig, `"ipam.subnets[0].exclude[0]": 10.0.0.1 is not inside`, `write addresses of 172.16.11.0/24`},
@@ -130,9 +134,14 @@ func TestFaultsOfIPAMRoutes(t *testing.T) {
 		_, err := conf.Parse(input(ofPool(one + `, "routes": ` + b.in)))
 		b.check(t, err)
 	}
-	both := ofPool(`"subnets": [{"subnet": "10.0.0.0/24"}, {"subnet": "fd00::/64"}], "routes": [{"dst": "0.0.0.0/0", "gw": "fd00::1"}]`)
-	_, err := conf.Parse(input(both))
-	bad{both, cnierr.BadConfig, `"ipam.routes[0].gw": fd00::1 is not of the family of 0.0.0.0/0`, ``}.check(t, err)
+	for _, b := range []bad{
+		{`{"dst": "0.0.0.0/0", "gw": "fd00::1"}`, cnierr.BadConfig, `"ipam.routes[0].gw": fd00::1 is not of the family of 0.0.0.0/0`, ``},
+		{`{"dst": "fd01::/64", "gw": "fd02::1"}`, cnierr.BadConfig, `"ipam.routes[0].gw": fd02::1 is in none of the pool's subnets`, `ipam.subnets`},
+		{`{"dst": "10.1.0.0/16", "gw": "169.254.0.1"}`, cnierr.BadConfig, `"ipam.routes[0].gw": 169.254.0.1 is in none of the pool's subnets`, `ipam.subnets`},
+	} {
+		_, err := conf.Parse(input(ofPool(`"subnets": [{"subnet": "10.0.0.0/24"}, {"subnet": "fd00::/64"}], "routes": [` + b.in + `]`)))
+		b.check(t, err)
+	}
 }
 
 func TestFaultsOfRequestedAddresses(t *testing.T) {
@@ -141,8 +150,10 @@ func TestFaultsOfRequestedAddresses(t *testing.T) {
 	for _, b := range []bad{
 		{`"runtimeConfig": {"ips": ["172.16.11"]}`, cnierr.BadConfig, `"runtimeConfig.ips[0]": "172.16.11" is not an address`, `write 172.16.11.5`},
 		{`"runtimeConfig": {"ips": ["::ffff:172.16.11.5"]}`, cnierr.BadConfig, `"::ffff:172.16.11.5" is not an address`, `write 172.16.11.5`},
+		{`"runtimeConfig": {"ips": ["fe80::1%eth0"]}`, cnierr.BadConfig, `"fe80::1%eth0" is not an address`, `write 172.16.11.5`},
 		{`"runtimeConfig": {"ips": ["10.0.0.5"]}`, cnierr.BadConfig, `"runtimeConfig.ips[0]": 10.0.0.5 is in none of the pool's subnets`, `ipam.subnets`},
 		{`"runtimeConfig": {"ips": ["172.16.11.5/16"]}`, cnierr.BadConfig, `172.16.11.5/16: the length of 172.16.11.0/24 is 24`, `write the address without length`},
+		{`"runtimeConfig": {"ips": ["172.16.11.5/0"]}`, cnierr.BadConfig, `172.16.11.5/0: the length of 172.16.11.0/24 is 24`, `write the address without length`},
 		{`"runtimeConfig": {"ips": ["172.16.11.254"]}`, cnierr.BadConfig, `172.16.11.254 is the gateway of 172.16.11.0/24`, `another address`},
 		{`"runtimeConfig": {"ips": ["172.16.11.255/24"]}`, cnierr.BadConfig, `172.16.11.255 is the broadcast address`, `another address`},
 		{`"runtimeConfig": {"ips": ["172.16.11.7"]}`, cnierr.BadConfig, `172.16.11.7 is an excluded address of`, `another address`},

@@ -121,8 +121,10 @@ func TestMembersMeanWhatTheDesignSays(t *testing.T) {
 		}},
 		{ofPool(`"subnets": [
 			{"subnet": "172.16.11.0/24", "ranges": ["172.16.11.128/25", "172.16.11.9", "172.16.11.1-172.16.11.8"], "exclude": ["172.16.11.7", "172.16.11.2-172.16.11.9", "172.16.11.2"], "gateway": "172.16.11.130"},
-			{"subnet": "fd00:11::/64", "gateway": "fd00:11::fffe"}, {"subnet": "172.16.12.0/31"}]`), func(r *conf.Request) {
+			{"subnet": "fd00:11::/64", "gateway": "fd00:11::fffe"}, {"subnet": "172.16.12.0/31"}, {"subnet": "172.16.12.9/32", "gateway": "10.9.9.9"}], "routes": [{"dst": "10.8.0.0/16", "gw": "10.9.9.9"}]`), func(r *conf.Request) {
 			ours(r)
+			r.IPAM.Routes = []pool.Route{{Dst: prefix("10.8.0.0/16"), Via: addr("10.9.9.9")}}
+			r.Rails[0].Routes = r.IPAM.Routes
 			r.Rails[0].Subnets = []pool.Subnet{
 				{
 					Prefix:  prefix("172.16.11.0/24"),
@@ -132,25 +134,31 @@ func TestMembersMeanWhatTheDesignSays(t *testing.T) {
 				},
 				{Prefix: prefix("fd00:11::/64"), Ranges: []netrange.Range{span("fd00:11::/64")}, Gateway: addr("fd00:11::fffe")},
 				{Prefix: prefix("172.16.12.0/31"), Ranges: []netrange.Range{span("172.16.12.0-172.16.12.1")}},
+				{Prefix: prefix("172.16.12.9/32"), Ranges: []netrange.Range{span("172.16.12.9")}, Gateway: addr("10.9.9.9")},
 			}
 		}},
-		{ofPool(one + `, "routes": [{"dst": "0.0.0.0/0"}, {"dst": "0.0.0.0/0", "priority": 1}, {"dst": "10.0.0.0/8", "gw": "172.16.11.1", "mtu": 1500, "advmss": 1400, "priority": 5, "table": 7}, {"dst": "10.0.0.0/8", "table": 254, "scope": 253}]`), func(r *conf.Request) {
+		{ofPool(one + `, "routes": [{"dst": "0.0.0.0/0"}, {"dst": "0.0.0.0/0", "priority": 1}, {"dst": "0.0.0.0/0", "table": 254}, {"dst": "10.0.0.0/8", "gw": "172.16.11.1", "mtu": 1500, "advmss": 1400, "priority": 5, "table": 7}, {"dst": "10.0.0.0/8", "table": 254, "scope": 253}, {"dst": "10.0.0.0/8", "table": 7}, {"dst": "10.0.0.0/8"}]`), func(r *conf.Request) {
 			scope := 253
 			ours(r)
 			r.IPAM.Routes = []pool.Route{
 				{Dst: prefix("0.0.0.0/0")},
 				{Dst: prefix("0.0.0.0/0"), Priority: 1},
+				{Dst: prefix("0.0.0.0/0"), Table: &main},
 				{Dst: prefix("10.0.0.0/8"), Via: addr("172.16.11.1"), MTU: 1500, AdvMSS: 1400, Priority: 5, Table: &seven},
 				{Dst: prefix("10.0.0.0/8"), Table: &main, Scope: &scope},
+				{Dst: prefix("10.0.0.0/8"), Table: &seven},
+				{Dst: prefix("10.0.0.0/8")},
 			}
 			r.Rails[0].Routes = r.IPAM.Routes
 		}},
-		{ofPool(`"subnets": [{"subnet": "10.0.0.0/24"}, {"subnet": "fd00::/64"}]`) + `, "runtimeConfig": {"ips": ["fd00::5", "10.0.0.5/24"]}, "args": {"cni": {"ips": ["10.0.0.5"], "x": 1}}`, func(r *conf.Request) {
+		{ofPool(`"subnets": [{"subnet": "10.0.0.0/24"}, {"subnet": "fd00::/64"}], "routes": [{"dst": "fd01::/64", "gw": "fe80::1"}]`) + `, "runtimeConfig": {"ips": ["fd00::5", "10.0.0.5/24"]}, "args": {"cni": {"ips": ["10.0.0.5"], "x": 1}}`, func(r *conf.Request) {
 			ours(r)
 			r.Rails[0].Subnets = []pool.Subnet{
 				{Prefix: prefix("10.0.0.0/24"), Ranges: []netrange.Range{span("10.0.0.0/24")}},
 				{Prefix: prefix("fd00::/64"), Ranges: []netrange.Range{span("fd00::/64")}},
 			}
+			r.IPAM.Routes = []pool.Route{{Dst: prefix("fd01::/64"), Via: addr("fe80::1")}}
+			r.Rails[0].Routes = r.IPAM.Routes
 			r.IPAM.Requested = []netip.Addr{addr("fd00::5"), addr("10.0.0.5")}
 			r.Rails[0].Requested = []netip.Addr{addr("10.0.0.5"), addr("fd00::5")}
 		}},

@@ -50,6 +50,7 @@ func TestFaultsOfARailPool(t *testing.T) {
 	t.Parallel()
 	const rp = `"railPool": "compute"`
 	for _, b := range []bad{
+		{ofPool(`"railPool": 7`), cnierr.Decode, `"ipam.railPool": want a string, got a number`, ``},
 		{ofPool(`"railPool": ""`), cnierr.BadConfig, `"ipam.railPool": "" is not the name of a RailPool`, `kubectl get railpools`},
 		{ofPool(`"railPool": "Compute"`), cnierr.BadConfig, `"ipam.railPool": "Compute" is not the name`, `kubectl get railpools`},
 		{ofPool(`"railPool": "../compute"`), cnierr.BadConfig, `"ipam.railPool": "../compute" is not`, `kubectl get railpools`},

@@ -122,10 +122,18 @@ func TestTableHasTheSubnetsOfANode(t *testing.T) {
 	]}}`
 	got, err := pool.ParseTable("/etc/rails.json", []byte(file), "gpu-01")
 	must(t, err)
+	if most, err := pool.ParseTable("/etc/rails.json", []byte(tableOf(pool.MaxRails)), "n"); err != nil || len(most) != pool.MaxRails {
+		t.Errorf("got %d rails, %v, want %d", len(most), err, pool.MaxRails)
+	}
 	want := [][]pool.Subnet{{wide("172.16.0.0/31", "172.16.0.0")}, {wide("172.16.0.2/31", "172.16.0.2"), wide("fd00::2/127", "")}}
 	if d := diff(want, got); d != "" {
 		t.Errorf("(-want +got):\n%s", d)
 	}
+}
+
+// tableOf returns a table in which the node n has this number of rails.
+func tableOf(rails int) string {
+	return `{"nodes": {"n": [{"subnet": "10.0.0.0/31"}` + strings.Repeat(`, {"subnet": "10.0.0.0/31"}`, rails-1) + `]}}`
 }
 
 func TestFaultsOfATable(t *testing.T) {
@@ -146,6 +154,7 @@ func TestFaultsOfATable(t *testing.T) {
 		{`{"nodes": {` + strings.Join(many, ", ") + `}}`, 0, `only gpu-07, gpu-08, gpu-09, gpu-10, gpu-11, gpu-12, gpu-13, gpu-14, gpu-15, gpu-16, gpu-17, gpu-18, and 2 more`, `add the node`},
 		{`{"nodes": {"n": {"subnet": "10.0.0.0/31"}}}`, 0, `"nodes.n": want a list, got an object`, ``},
 		{`{"nodes": {"n": []}}`, 0, `"nodes.n": want 1 to 32 rails, got 0`, `one entry for each rail`},
+		{tableOf(pool.MaxRails + 1), 0, `"nodes.n": want 1 to 32 rails, got 33`, `one entry for each rail`},
 		{`{"nodes": {"n": [{"subnet": "10.0.0.0/31"}, {"subnet": "10.0.0.3/31"}]}}`, 0, `"nodes.n[1].subnet": 10.0.0.3/31 has host bits set`, `did you mean "10.0.0.2/31"?`},
 		{`{"nodes": {"n": [{"subnet": "10.0.0.0/31", "gw": "10.0.0.0"}]}}`, 0, `"nodes.n[0].gw": unknown key`, ``},
 		{`{"nodes": {"n": [{"subnet": "10.0.{rail}.0/31"}]}}`, 0, `"nodes.n[0].subnet": "10.0.{rail}.0/31" is not a prefix`, ``},

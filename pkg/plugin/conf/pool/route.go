@@ -95,7 +95,7 @@ func checkVia(place string, r Route, rails [][]Subnet, f *strict.Faults) {
 // in one of them, or is the gateway of one. An IPv6 link-local address is on every link.
 func reaches(subnets []Subnet, via netip.Addr) bool {
 	return slices.ContainsFunc(subnets, func(s Subnet) bool {
-		return s.Prefix.Contains(via) || s.Gateway == via || s.Prefix.Addr().Is6() && via.Is6() && via.IsLinkLocalUnicast()
+		return s.Prefix.Contains(via) || s.Gateway == via || via.Is6() && via.IsLinkLocalUnicast()
 	})
 }
 

@@ -68,7 +68,7 @@ func Braces(v strict.Value, rails bool) {
 		switch s, _ := e.Text(""); {
 		case !rails && IsTemplate(s):
 			e.Bad("write the number", "%q has a placeholder, but the configuration has no rails", s)
-		case rails && !ValidTemplate(s):
+		case !ValidTemplate(s):
 			e.Bad(TemplateHint, "%q has a brace outside of a placeholder", s)
 		}
 	}

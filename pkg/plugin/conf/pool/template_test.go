@@ -30,7 +30,7 @@ func TestPlaceholdersAreTheNumberOfTheRail(t *testing.T) {
 
 func TestBracesThatAreNoPlaceholdersStay(t *testing.T) {
 	t.Parallel()
-	for _, s := range []string{"{", "}", "{}", "{Rail}", "{rail-1}", "{rail+}", "{rail*}", "{rail+1*2}", "{ rail }", "{rail+1234567}", "{rail+-1}", "{node}"} {
+	for _, s := range []string{"{", "{rail", "{rail*", "{rail+1", "}", "{}", "{Rail}", "{rail-1}", "{rail+}", "{rail*}", "{rail+1*2}", "{ rail }", "{rail+1234567}", "{rail+-1}", "{node}"} {
 		if got := pool.Expand(s, 7); got != s || pool.ValidTemplate(s) || pool.Varies(s) || !pool.IsTemplate(s) {
 			t.Errorf("%s: expands to %s, valid %t, varies %t, in %t", s, got, pool.ValidTemplate(s), pool.Varies(s), pool.IsTemplate(s))
 		}

@@ -230,8 +230,8 @@ func checkLedger(t *testing.T, s Store, want naive) {
 		}
 		checkLast(t, l, want)
 	}))
-	if err != nil {
-		t.Error(err)
+	if why := damage(t, s); err != nil || why != nil {
+		t.Errorf("%v; it counts as damaged: %v", err, why)
 	}
 }
 
@@ -262,6 +262,15 @@ func TestStepsRefuseWhatTheLawsForbid(t *testing.T) {
 		"wake what is leased":          func(l *Ledger) { l.Wake(owner(2), gone, false) },
 		"free what is leased":          func(l *Ledger) { l.Free(gone) },
 		"retire what is in quarantine": retireTwice,
+		"free what is in no run": func(l *Ledger) {
+			l.Retire(l.Holding(owner(1).Key()), func(Place) State { return Released })
+			l.takeFromRun(spot)
+			l.Free(gone)
+		},
+		"give beside a run that ends before it begins": func(l *Ledger) {
+			l.run.put(runKey("a", addr(5)), appendAddr(nil, addr(9)))
+			l.Give(owner(2), Spot{"a", addr(4)})
+		},
 	} {
 		if err := s.Update(t.Context(), always(step)); !errors.Is(err, errDamaged) {
 			t.Errorf("%s: got %v, want ErrDamaged", name, err)

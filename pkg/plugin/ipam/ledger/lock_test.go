@@ -85,6 +85,20 @@ func TestALockFileThatIsReplacedIsWaitedForAgain(t *testing.T) {
 	freeNew()
 }
 
+// bbolt's own tool, for example.
+func TestADatabaseThatAForeignProgramHasOpenIsToBeTriedAgain(t *testing.T) {
+	t.Parallel()
+	s, _ := store(t)
+	give(t, s, 1)
+	f, err := os.Open(s.db())
+	must(t, err)
+	defer f.Close()
+	must(t, unix.Flock(int(f.Fd()), unix.LOCK_EX))
+	if err := s.View(t.Context(), always(func(*Ledger) {})); cnierr.CodeOf(err) != cnierr.TryAgain {
+		t.Errorf("got %v, want code %d", err, cnierr.TryAgain)
+	}
+}
+
 func TestALockThatIsALinkIsRefused(t *testing.T) {
 	t.Parallel()
 	s, _ := store(t)
