@@ -30,6 +30,7 @@ func TestFaultsOfHostLink(t *testing.T) {
 		{link(`["10.96.0.0/12", "10.96.0.0/12"]`), cnierr.BadConfig, `"hostLink.routes[1]": 10.96.0.0/12 appears twice`, `keep one`},
 		{link(`["fe80::/64"]`), cnierr.BadConfig, `"hostLink.routes[0]": fe80::/64 is neither`, `remove it`},
 		{link(`["224.0.0.0/4"]`), cnierr.BadConfig, `"hostLink.routes[0]": 224.0.0.0/4 is neither`, `remove it`},
+		{link(`["239.0.0.0/8"]`), cnierr.BadConfig, `"hostLink.routes[0]": 239.0.0.0/8 is neither`, `remove it`},
 		{link(`["127.0.0.0/8"]`), cnierr.BadConfig, `"hostLink.routes[0]": 127.0.0.0/8 is neither`, `remove it`},
 		{link(`["172.16.11.0/24"]`), cnierr.BadConfig, `"hostLink.routes": 172.16.11.0/24 lies in the subnet 172.16.11.0/24 of the pod`, `give only CIDRs of Services`},
 		{link(`["10.96.0.0/12", "172.16.11.128/25"]`), cnierr.BadConfig, `"hostLink.routes": 172.16.11.128/25 lies in the subnet`, `only CIDRs`},
@@ -59,7 +60,7 @@ func TestHostLinkGivesTheDefaultRoute(t *testing.T) {
 		eight + `, `: 0,
 		own:          1,
 	} {
-		got, err := conf.Parse(railed(members + ofPool(byRail) + `, "hostLink": {"routes": ["10.96.0.0/12"]}`))
+		got, err := conf.Parse(railed(members + ofPool(byRail) + `, "hostLink": {"routes": ["10.96.0.0/12", "172.16.16.0/21"]}`)) // wider than a subnet
 		if err != nil {
 			t.Errorf("%s: %v", members, err)
 			continue
@@ -110,7 +111,7 @@ func TestServicesOfTheClusterBelongToAutoRoutes(t *testing.T) {
 
 func TestServicesThatCannotBe(t *testing.T) {
 	t.Parallel()
-	for _, s := range []string{"0.0.0.0/0", "::/0", "0.0.0.0/1", "8000::/1", "127.0.0.0/8", "169.254.0.0/16", "224.0.0.0/4", "fe80::/64", "fd00:ec2::254/128", "fd00::/16", "::1/128", "10.96.0.1/12", "::ffff:10.96.0.0/108"} {
+	for _, s := range []string{"0.0.0.0/0", "::/0", "0.0.0.0/1", "8000::/1", "127.0.0.0/8", "169.254.0.0/16", "169.254.20.0/24", "224.0.0.0/4", "fe80::/64", "fd00:ec2::254/128", "fd00::/16", "::1/128", "10.96.0.1/12", "::ffff:10.96.0.0/108"} {
 		if conf.Service(netip.MustParsePrefix(s)) {
 			t.Errorf("%s counts as a range of ClusterIPs", s)
 		}

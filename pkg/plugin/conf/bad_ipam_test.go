@@ -29,6 +29,7 @@ func TestFaultsOfThePool(t *testing.T) {
 		{ofPool(`"pool": 7, ` + one), cnierr.Decode, `"ipam.pool": want a string, got a number`, ``},
 		{ofPool(`"pool": "", ` + one), cnierr.BadConfig, `"ipam.pool": "" is not`, `1 to 63 letters`},
 		{ofPool(`"pool": "..", ` + one), cnierr.BadConfig, `"ipam.pool": ".." is not`, `1 to 63 letters`},
+		{ofPool(`"pool": ".", ` + one), cnierr.BadConfig, `"ipam.pool": "." is not`, `1 to 63 letters`},
 		{ofPool(`"pool": "` + strings.Repeat("p", 64) + `", ` + one), cnierr.BadConfig, `"ipam.pool": "ppp`, `1 to 63 letters`},
 		{ofPool(`"quarantine": "-1s", ` + one), cnierr.BadConfig, `"ipam.quarantine": -1s is not in 0s to 24h0m0s`, ``},
 		{ofPool(`"quarantine": "25h", ` + one), cnierr.BadConfig, `"ipam.quarantine": 25h is not in`, ``},

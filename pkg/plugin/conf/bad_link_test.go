@@ -25,6 +25,7 @@ func TestFaultsOfTheDocument(t *testing.T) {
 		{`{"name": "n"}`, cnierr.Version, `"cniVersion": "" is none of 0.1.0, 0.2.0, 0.3.0, 0.3.1, 0.4.0, 1.0.0, 1.1.0`, `set cniVersion`},
 		{`{"cniVersion": "0.2.0", "name": "n", "rails": [{"master": "a"}, {"master": "b"}], "ipam": {"type": "roce-ipam", "subnets": [{"subnet": "172.16.{rail}.0/24"}]}}`, cnierr.Version, `"cniVersion": a result of version 0.2.0 cannot have 2 interfaces`, `set cniVersion to 0.3.0 or newer`},
 		{`{"cniVersion": "0.2.0", "name": "n", "master": "a", "ipam": {"type": "roce-ipam", "subnets": [{"subnet": "172.16.10.0/24"}, {"subnet": "172.16.20.0/24"}]}}`, cnierr.Version, `a result of version 0.2.0 has only one address of each family, the pod would get 2`, `set cniVersion to 0.3.0 or newer`},
+		{`{"cniVersion": "0.2.0", "name": "n", "prevResult": {"cniVersion": "1.0.0", "interfaces": [{"name": "net1", "sandbox": "/x"}]}}`, cnierr.Version, `a result of version 0.2.0 must have an address`, `set cniVersion to 0.3.0 or newer`},
 		{`{"cniVersion": "0.1.0", "name": "n", "master": "a"}`, cnierr.Version, `a result of version 0.1.0 must have an address`, `set cniVersion to 0.3.0 or newer`},
 		{`{"cniVersion": "0.2.0", "name": "n", "master": "a", "ipam": {"type": "dhcp"}, "prevResult": {"cniVersion": "0.2.0", "ip4": {"ip": "192.0.2.1/24"}}}`, cnierr.Version, `cannot have an interface beside`, `set cniVersion to 0.3.0 or newer`},
 		{`{"name": "n", "cniVersion": "1.2.0"}`, cnierr.Version, `"1.2.0" is none of`, `set cniVersion`},

@@ -34,6 +34,7 @@ func TestFaultsOfRails(t *testing.T) {
 	const forms, nic = `write a list such as [{"master": "ens1f0"}`, `name the NIC`
 	for _, b := range []bad{
 		{`"rails": "ens1f0"`, cnierr.Decode, `"rails": want a list or an object, got a string`, forms},
+		{`"rails": [], ` + ofPool(`"pool": "p"`), cnierr.BadConfig, `"rails": want 1 to 32 rails, got 0`, forms},
 		{`"rails": []`, cnierr.BadConfig, `"rails": want 1 to 32 rails, got 0`, forms},
 		{`"rails": [` + strings.Repeat(`{"master": "a"},`, 32) + `{"master": "b"}]`, cnierr.BadConfig, `"rails": want 1 to 32 rails, got 33`, forms},
 		{two + `, "master": "ens1f0"`, cnierr.BadConfig, `"master": has no effect with rails`, `rails names the NICs`},
@@ -45,6 +46,7 @@ func TestFaultsOfRails(t *testing.T) {
 		{two + `, "mac": "02:00:00:00:00:01"`, cnierr.BadConfig, `"mac": 2 rails cannot have one MAC`, `leave the MAC out`},
 		{eight + `, "runtimeConfig": {"mac": "02:00:00:00:00:01"}`, cnierr.BadConfig, `"runtimeConfig.mac": 8 rails cannot have one MAC`, `leave the MAC out`},
 		{two + `, "ipam": {"type": "host-local"}`, cnierr.BadConfig, `"ipam.type": "host-local" gives addresses to one interface, not to rails`, `one network for each rail`},
+		{`"rails": [{"master": "a", ` + one + `}], "ipam": {"type": "host-local"}`, cnierr.BadConfig, `"ipam.type": "host-local" gives addresses to one interface`, `set ipam.type`},
 		{eight + `, "ipam": {"type": "dhcp"}`, cnierr.BadConfig, `"ipam.type": "dhcp" gives addresses to one`, `set ipam.type to "roce-ipam"`},
 		{two + `, "ipam": {"type": "roce"}`, cnierr.BadConfig, `"ipam.type": "roce" is not an IPAM plugin`, `set ipam.type`},
 
@@ -67,6 +69,10 @@ func TestFaultsOfRails(t *testing.T) {
 		_, err := conf.Parse(railed(b.in))
 		b.check(t, err)
 	}
+	in := railed(`"rails": [{"master": "a"}, 5]`)
+	in.IfName = "fifteen-letters" // its rails would have names that are too long
+	_, err := conf.Parse(in)
+	bad{string(in.Stdin), cnierr.Decode, `"rails[1]": want an object, got a number`, forms}.check(t, err)
 }
 
 func TestFaultsOfARule(t *testing.T) {
@@ -114,6 +120,7 @@ func TestFaultsOfRailsAddresses(t *testing.T) {
 		{`"rails": [{"master": "a"}, {"master": "b", "subnets": [{"subnet": "10.0.0.0/24"}]}], ` + ofPool(`"pool": "p"`), cnierr.BadConfig, `"rails[0].subnets": no subnet`, asHere},
 		{lists(`{"subnet": "10.0.0.0/24"}`, ``), cnierr.BadConfig, `"rails[1].subnets": no subnet`, asHere},
 		{lists(`{"subnet": "10.0.0.0/24"}`, `{"subnet": "10.0.0.0/16"}`), cnierr.BadConfig, `"rails[1].subnets": 10.0.0.0/16 of rail 1 overlaps 10.0.0.0/24 of rail 0`, same},
+		{two + `, ` + ofPool(`"subnets": [{"subnet": "10.0.0.0/{rail+8}"}]`), cnierr.BadConfig, `"ipam.subnets": 10.0.0.0/9 of rail 1 overlaps 10.0.0.0/8 of rail 0`, same},
 		{lists(`{"subnet": "10.0.0.0/24"}, {"subnet": "10.0.0.128/25"}`, `{"subnet": "10.0.1.0/24"}`), cnierr.BadConfig, `"rails[0].subnets[1]": 10.0.0.128/25 overlaps 10.0.0.0/24`, keep},
 		{eight + `, ` + ofPool(`"subnets": [{"subnet": "172.16.{rail+250}.0/24"}]`), cnierr.BadConfig, `"ipam.subnets[0].subnet": rail 6: "172.16.256.0/24" is not a prefix`, ``},
 		{eight + `, ` + ofPool(`"subnets": [{"subnet": "172.16.{rail*16}.0/19"}]`), cnierr.BadConfig, `"ipam.subnets[0].subnet": rail 1: 172.16.16.0/19 has host bits set`, `did you mean "172.16.0.0/19"?`},

@@ -62,6 +62,15 @@ func TestLongInputIsRefused(t *testing.T) {
 	}
 }
 
+func TestTheLongestNamesAreAccepted(t *testing.T) {
+	t.Parallel()
+	in := call(`{"cniVersion": "1.1.0", "name": "` + strings.Repeat("n", 253) + `", "master": "ens1f0"}`)
+	in.ContainerID = strings.Repeat("c", 200)
+	if _, err := conf.Parse(in); err != nil {
+		t.Error(err)
+	}
+}
+
 func TestFaultsAreReportedInShort(t *testing.T) {
 	t.Parallel()
 	long := strings.Repeat("x", 1000)

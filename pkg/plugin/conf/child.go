@@ -130,7 +130,6 @@ func sysctls(v strict.Value) []Sysctl {
 		}
 		if slices.ContainsFunc(out, func(b Sysctl) bool { return compareSysctl(s, b) == 0 }) {
 			o.At(key).Bad("keep one of the two", "the setting appears twice")
-			continue
 		}
 		out = append(out, s)
 	}

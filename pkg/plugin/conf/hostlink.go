@@ -99,7 +99,7 @@ func Service(p netip.Prefix) bool {
 // IPv4 addresses of the node.
 func linked(p netip.Prefix) bool {
 	a := p.Addr()
-	return p.IsValid() && p == p.Masked() && p.Bits() >= widestService && !a.Is4In6() && !a.IsMulticast() && !a.IsLoopback() &&
+	return p == p.Masked() && p.Bits() >= widestService && !a.Is4In6() && !a.IsMulticast() && !a.IsLoopback() &&
 		(!a.IsLinkLocalUnicast() || a.Is4())
 }
 

@@ -142,12 +142,8 @@ func (r Request) settled(g given, f *strict.Faults) Request {
 	}
 	n := tables(r.Rails)
 	for i := range r.Rails {
-		if one := &r.Rails[i]; !one.OwnRouting {
-			one.Routing = r.Routing
-			if r.Routing.Table != 0 { // the table of the first rail
-				one.Routing.Table += uint32(i * n)
-			}
-			one.Routing = r.withDefault(*one)
+		if one := &r.Rails[i]; !one.OwnRouting && r.Routing.Table != 0 { // the table of the first rail
+			one.Routing.Table += uint32(i * n)
 		}
 	}
 	contradictoryMTU(r, f)

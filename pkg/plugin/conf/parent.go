@@ -53,8 +53,8 @@ func selector(v strict.Value, named, empty string) Parent {
 // parentName reads the name of the parent. An alternative name may be longer
 // than a name (ALTIFNAMSIZ).
 func parentName(v strict.Value) LinkName {
-	s, ok := v.Text("write a name or a selector object")
-	if !ok || s == "" {
+	s, _ := v.Text("write a name or a selector object")
+	if s == "" {
 		return ""
 	}
 	problem := linkNameProblem(s, 127)

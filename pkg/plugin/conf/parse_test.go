@@ -100,6 +100,7 @@ func TestMembersMeanWhatTheDesignSays(t *testing.T) {
 		{`"rdma": {"mode": "exclusive", "gid": "warn", "gidWait": "30s"}`, func(r *conf.Request) {
 			r.RDMA = conf.RDMA{Mode: conf.RDMAExclusive, GID: conf.Warn, GIDWait: 30 * time.Second, UVerbs: conf.Warn}
 		}},
+		{`"rdma": {"mode": "exclusive", "tos": 106}`, func(r *conf.Request) { r.RDMA.Mode, r.RDMA.TOS = conf.RDMAExclusive, new(uint8(106)) }},
 		{`"rdma": {"gidIndex": "equal"}`, func(r *conf.Request) { r.RDMA.GIDIndex = conf.EqualIndex }},
 		{`"rdma": {"gidIndex": 7}`, func(r *conf.Request) { r.RDMA.GIDIndex = 7 }},
 		{`"rdma": {"gidIndex": "any"}`, func(*conf.Request) {}},
@@ -178,11 +179,12 @@ func TestMasterSelects(t *testing.T) {
 	t.Parallel()
 	for in, want := range map[string]conf.Parent{
 		`null`: {}, `""`: {},
-		`"ens1f0"`:                   {Name: "ens1f0"},
-		`"a-rather-long-altname.10"`: {Name: "a-rather-long-altname.10"},
-		`{"rdma": "mlx5_bond_0"}`:    {RDMA: "mlx5_bond_0"},
-		`{"pci": "0000:0B:00.0"}`:    {PCI: "0000:0b:00.0"},
-		`{"pci": "10000:01:00.7"}`:   {PCI: "10000:01:00.7"},
+		`"ens1f0"`:                                      {Name: "ens1f0"},
+		`"a-rather-long-altname.10"`:                    {Name: "a-rather-long-altname.10"},
+		`{"rdma": "mlx5_bond_0"}`:                       {RDMA: "mlx5_bond_0"},
+		`{"pci": "0000:0B:00.0"}`:                       {PCI: "0000:0b:00.0"},
+		`{"pci": "10000:01:00.7"}`:                      {PCI: "10000:01:00.7"},
+		`{"ifNames": ["enp*np0"], "vendors": ["15b3"]}`: {IfNames: []string{"enp*np0"}, Vendors: []string{"15b3"}},
 		`{"subnet": "172.16.11.0/24", "ifNames": ["enp*np0", "ens[0-9]f?"], "vendors": ["15B3"], "deviceIDs": ["101b"], "drivers": ["mlx5_core"], "linkTypes": ["ether"]}`: {
 			Subnet: prefix("172.16.11.0/24"), IfNames: []string{"enp*np0", "ens[0-9]f?"}, Vendors: []string{"15b3"},
 			DeviceIDs: []string{"101b"}, Drivers: []string{"mlx5_core"}, LinkTypes: []string{"ether"},
@@ -191,8 +193,8 @@ func TestMasterSelects(t *testing.T) {
 		got, err := conf.Parse(call(`{"cniVersion": "0.3.1", "name": "n", "master": ` + in + `}`))
 		if err != nil {
 			t.Errorf("%s: %v", in, err)
-		} else if d := diff(want, got.Rails[0].Parent); d != "" {
-			t.Errorf("%s (-want +got):\n%s", in, d)
+		} else if p := got.Rails[0].Parent; diff(want, p) != "" || p.Default() != (in == `null` || in == `""`) {
+			t.Errorf("%s selects nothing: %t (-want +got):\n%s", in, p.Default(), diff(want, p))
 		}
 	}
 }

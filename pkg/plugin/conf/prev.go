@@ -135,8 +135,7 @@ func ReadResult(b []byte, version string) (*current.Result, error) {
 	if err != nil {
 		return nil, err
 	}
-	var said string
-	if raw, ok := doc["cniVersion"]; ok && json.Unmarshal(raw, &said) == nil && said != "" {
+	if said := stringOf(doc["cniVersion"]); said != "" {
 		version = said
 	} else {
 		doc["cniVersion"] = json.RawMessage(fmt.Sprintf("%q", version))

@@ -34,6 +34,7 @@ func TestPrevResultWithoutMasterIsAdopted(t *testing.T) {
 		"1.0.0":  previous,
 		"0.4.0":  `{"cniVersion": "0.4.0", "interfaces": [{"name": "ens1f0"}, {"name": "net1", "mac": "02:00:00:00:00:07", "sandbox": "/x"}], "ips": [{"version": "4", "address": "172.16.11.7/24", "gateway": "172.16.11.254", "interface": 1}]}`,
 		"1.1.0":  `{"cniVersion": "1.1.0", "interfaces": [{"name": "net1"}, {"name": "net1", "mac": "02:00:00:00:00:07", "mtu": 9000, "sandbox": "/x"}], "ips": [{"address": "172.16.11.7/24", "gateway": "172.16.11.254", "interface": 1}]}`,
+		"empty":  `{"cniVersion": "", "interfaces": [{"name": "ens1f0"}, {"name": "net1", "mac": "02:00:00:00:00:07", "sandbox": "/x"}], "ips": [{"address": "172.16.11.7/24", "gateway": "172.16.11.254", "interface": 1}]}`,
 		"unsaid": `{"interfaces": [{"name": "ens1f0"}, {"name": "net1", "mac": "02:00:00:00:00:07", "sandbox": "/x"}], "ips": [{"address": "172.16.11.7/24", "gateway": "172.16.11.254", "interface": 1}]}`,
 	} {
 		r, err := conf.Parse(behind(result, `"master": "", "rdma": "exclusive"`))
@@ -128,6 +129,9 @@ func TestFaultsOfAnAdoptedInterface(t *testing.T) {
 		{`"linkInContainer": false`, cnierr.BadConfig, `"linkInContainer": has no effect`, put},
 		{ofPool(one), cnierr.BadConfig, `"ipam.type": has no effect`, put},
 		{`"ipam": {"type": "host-local"}`, cnierr.BadConfig, `"ipam.type": has no effect`, `set master`},
+		{`"vlan": 7`, cnierr.BadConfig, `"vlan": the plugin before roce makes the interface`, `in the plugin before roce`},
+		{`"rdma": {"gidIndex": 3}`, cnierr.BadConfig, `"rdma.gidIndex": roce does not set the addresses`, `remove it`},
+		{`"hostLink": {"routes": []}`, cnierr.BadConfig, `"hostLink": another plugin makes the interface`, `set master`},
 	} {
 		_, err := conf.Parse(behind(previous, b.in))
 		b.check(t, err)
@@ -150,6 +154,7 @@ func TestFaultsOfPrevResult(t *testing.T) {
 		{`{"cniVersion": "0.2.0", "ip4": {"ip": "10.0.0.1/24"}}`, cnierr.BadConfig, none, put},
 		{`{"cniVersion": "9.9.9", "interfaces": []}`, cnierr.Decode, `"prevResult": not the result of a CNI plugin`, "the plugin before roce in the list"},
 		{`{"cniVersion": "1.0.0", "ips": [{"address": "x"}]}`, cnierr.Decode, `"prevResult": not the result of a CNI plugin`, "the plugin before roce in the list"},
+		{`{"cniVersion": "1.0.0", "ips": [null]}`, cnierr.Decode, `ips has null`, "the plugin before roce in the list"},
 		{`[]`, cnierr.Decode, `"prevResult": not the result of a CNI plugin`, "the plugin before roce in the list"},
 	} {
 		_, err := conf.Parse(behind(b.in, ""))

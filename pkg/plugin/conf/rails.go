@@ -209,7 +209,7 @@ func (rs rails) of(first LinkName, common Routing) []Rail {
 // A name with a fault is "". Names that follow from CNI_IFNAME are "" when it
 // has a fault, or when there is none, as in STATUS.
 func (rs rails) names(first LinkName) []LinkName {
-	if !rs.given || rs.wrong {
+	if rs.wrong {
 		return slices.Repeat([]LinkName{first}, len(rs.each))
 	}
 	known := ifNameProblem(string(first)) == ""

@@ -10,6 +10,7 @@ package conf
 
 import (
 	"net/netip"
+	"reflect"
 	"strconv"
 	"time"
 
@@ -149,10 +150,7 @@ const (
 
 // Default says whether p selects nothing. It then means the interface of the
 // default route, or, behind another plugin, that plugin's interface.
-func (p Parent) Default() bool {
-	return p.Name == "" && p.RDMA == "" && p.PCI == "" && p.Function == "" && !p.Subnet.IsValid() &&
-		len(p.IfNames)+len(p.Vendors)+len(p.DeviceIDs)+len(p.Drivers)+len(p.LinkTypes) == 0
-}
+func (p Parent) Default() bool { return reflect.ValueOf(p).IsZero() }
 
 // Match selects the NICs of all rails.
 type Match struct {

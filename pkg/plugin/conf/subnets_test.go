@@ -11,6 +11,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/roce-cni/roce-cni/pkg/base/cnierr"
+	"github.com/roce-cni/roce-cni/pkg/plugin/conf"
 	"github.com/roce-cni/roce-cni/pkg/plugin/conf/pool"
 )
 
@@ -28,16 +29,23 @@ func TestSubnetsThatAreKnownLaterAreAsGoodAsThoseOfTheConfiguration(t *testing.T
 	for _, one := range want.Rails {
 		perRail = append(perRail, one.Subnets)
 	}
-	later := mustParse(t, railed(three+rest+ofPool(fromNIC+routes)))
-	before := fmt.Sprintf("%+v", later)
-	got, err := later.WithSubnets(perRail)
-	must(t, err)
-	want.IPAM.FromMaster = &pool.FromMaster{Gateway: pool.LastHost}
-	if d := diff(want, got); d != "" {
-		t.Errorf("(-want +got):\n%s", d)
-	}
-	if after := fmt.Sprintf("%+v", later); before != after {
-		t.Errorf("the request itself has changed:\n%s\n%s", before, after)
+	for source, set := range map[string]func(*conf.IPAM){
+		fromNIC:           func(p *conf.IPAM) { p.FromMaster = &pool.FromMaster{Gateway: pool.LastHost} },
+		`"table": true`:   func(p *conf.IPAM) { p.Table = true },
+		`"railPool": "p"`: func(p *conf.IPAM) { p.RailPool, p.Pool = &pool.RailPool{Name: "p"}, "p" },
+	} {
+		later := mustParse(t, railed(three+rest+ofPool(source+routes)))
+		before := fmt.Sprintf("%+v", later)
+		got, err := later.WithSubnets(perRail)
+		must(t, err)
+		want := want
+		set(&want.IPAM)
+		if d := diff(want, got); d != "" {
+			t.Errorf("%s (-want +got):\n%s", source, d)
+		}
+		if after := fmt.Sprintf("%+v", later); before != after {
+			t.Errorf("%s: the request itself has changed:\n%s\n%s", source, before, after)
+		}
 	}
 }
 

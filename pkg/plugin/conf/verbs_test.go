@@ -181,4 +181,9 @@ func TestStatusIsAboutNoAttachment(t *testing.T) {
 	if err != nil || r.Status != (conf.Status{Pool: conf.Off, Rails: conf.AnyRail}) || r.ContainerID != "" {
 		t.Errorf("got %+v, %v", r, err)
 	}
+	in := railed(two + `, "hostLink": {"routes": []}, ` + ofPool(byRail))
+	in.Command, in.ContainerID, in.IfName, in.Netns = "STATUS", "", "", ""
+	if _, err := conf.Parse(in); err != nil {
+		t.Errorf("of rails with a link to the node: %v", err)
+	}
 }
