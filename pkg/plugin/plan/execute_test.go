@@ -123,6 +123,9 @@ func TestUndoGoesOnWithinARun(t *testing.T) {
 	if diff := cmp.Diff([]string{"mlx5_2", "mlx5_1", "mlx5_0"}, r.tried); diff != "" {
 		t.Errorf("tried to undo (-want +got):\n%s", diff)
 	}
+	if runs := slices.Concat(run, ops[:2]).Runs(); len(runs) != 3 || len(runs[0]) != 3 {
+		t.Errorf("got the runs %v, want one of three operations and two of one", runs)
+	}
 	if want := "undo mlx5_2: refused\nundo mlx5_1: refused\nundo mlx5_0: refused"; err == nil || err.Error() != want {
 		t.Errorf("got %v, want %s", err, want)
 	}

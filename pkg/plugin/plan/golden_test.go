@@ -79,6 +79,7 @@ func run(t *testing.T, arc *txtar.Archive) *txtar.Archive {
 		return out
 	}
 	roundTrip(t, p)
+	laws(t, p)
 	text := strings.Join(p.Ops.Commands("pod"), "\n") + "\n"
 	out.Files = append(out.Files,
 		txtar.File{Name: "plan.txt", Data: []byte(text)},
@@ -145,6 +146,27 @@ func roundTrip(t *testing.T, p plan.Plan) {
 	same := cmp.Options{cmpopts.EquateEmpty(), cmpopts.EquateComparable(netip.Addr{}, netip.Prefix{})}
 	if diff := cmp.Diff(p, again, same); diff != "" {
 		t.Errorf("the plan changes on its way through JSON (-before +after):\n%s", diff)
+	}
+}
+
+// laws checks what the commands of a plan do not show.
+func laws(t *testing.T, p plan.Plan) {
+	t.Helper()
+	for c := range plan.All[plan.Conflict](p.Ops) {
+		if c.Mode == conf.Off {
+			t.Errorf("a conflict would have no effect: %+v", c)
+		}
+	}
+	for a := range plan.All[plan.Align](p.Ops) {
+		for i, r := range a.Rails {
+			var leased []netip.Prefix
+			for _, one := range p.Interfaces[i].Addresses {
+				leased = append(leased, one.Prefix)
+			}
+			if diff := cmp.Diff(leased, r.Addresses, cmpopts.EquateComparable(netip.Prefix{})); diff != "" {
+				t.Errorf("the addresses of %s that get the index (-want +got):\n%s", r.Link, diff)
+			}
+		}
 	}
 }
 

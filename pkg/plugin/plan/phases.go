@@ -73,8 +73,7 @@ func inPhases(rails []Ops) Ops {
 	slices.SortStableFunc(all, func(a, b Op) int { return cmp.Compare(a.phase(), b.phase()) })
 	var out Ops
 	for _, op := range all {
-		join := op.row().join
-		if last := len(out) - 1; join != nil && last >= 0 && op.alike(out[last]) {
+		if join, last := op.row().join, len(out)-1; join != nil && op.alike(out[last]) { // a link is before what is joined
 			out[last].Kind = join(out[last].Kind, op.Kind)
 		} else {
 			out = append(out, op)

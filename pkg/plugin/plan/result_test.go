@@ -28,7 +28,7 @@ func TestAnAddressOfNoInterfaceIsNotThatOfOurs(t *testing.T) {
 		if (got != nil) != want || want && *got != index {
 			t.Errorf("interface %d: got %v, want it kept: %v", index, got, want)
 		}
-		if ip.Interface == nil {
+		if ip.Interface == nil || req.Before.IPs[0] != ip {
 			t.Error("the result of the plugin before was changed")
 		}
 	}
