@@ -192,7 +192,7 @@ func (c check) hint(limit string) string {
 
 func oneOf(name string, patterns []string) bool {
 	return slices.ContainsFunc(patterns, func(p string) bool {
-		ok, err := path.Match(p, name)
-		return ok && err == nil
+		ok, _ := path.Match(p, name)
+		return ok
 	})
 }

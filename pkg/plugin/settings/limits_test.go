@@ -46,6 +46,11 @@ func TestEachKeyLimitsANamespace(t *testing.T) {
 	if err := p.Request(allowed()); err != nil {
 		t.Errorf("what is allowed: %v", err)
 	}
+	ipam := allowed() // a request of roce-ipam has no probe
+	ipam.Probe = conf.Probe{}
+	if err := p.Request(ipam); err != nil {
+		t.Errorf("without probe: %v", err)
+	}
 	asked := []netip.Addr{netip.MustParseAddr("10.0.0.1")}
 	for key, change := range map[string]func(r *conf.Request){
 		`"mode": "l2" is not in modes`:                               func(r *conf.Request) { r.Mode = conf.L2 },
@@ -95,6 +100,15 @@ func TestHintsNameTheEntryThatLimits(t *testing.T) {
 		if got := cnierr.CNI("roce", nodeOf(t, c.document).Request(r)); got == nil || !strings.Contains(got.Details, c.want) {
 			t.Errorf("%s, namespace %q: got %v, want %s", c.document, c.namespace, got, c.want)
 		}
+	}
+}
+
+func TestSTATUSFailsForWhatNoNamespaceMayHave(t *testing.T) {
+	t.Parallel()
+	r := conf.Request{Mode: conf.VEPA}
+	err := nodeOf(t, `{"version": 1, "namespaces": {"*": {"modes": ["bridge"]}, "infra": {"modes": ["l2"]}}}`).Request(r)
+	if err == nil || !strings.Contains(err.Error(), `"mode": "vepa" is not in modes of namespace "*": bridge`) {
+		t.Error(err)
 	}
 }
 
@@ -216,6 +230,13 @@ func TestVLANsMustBeAllowed(t *testing.T) {
 	other.VLAN = 300
 	if err := nodeOf(t, limited).Request(other); err == nil || !strings.Contains(err.Error(), `"vlan": "300" is not in vlans of namespace "team-a": 120, 200-299`) {
 		t.Errorf("got %v, want the VLANs that are allowed", err)
+	}
+	for _, id := range []int{1, conf.MaxVLAN} {
+		r := allowed()
+		r.VLAN = id
+		if err := nodeOf(t, fmt.Sprintf(`{"version": 1, "namespaces": {"*": {"vlans": [%d]}}}`, id)).Request(r); err != nil {
+			t.Errorf("VLAN %d: %v", id, err)
+		}
 	}
 	for id, want := range map[int]bool{0: true, 119: false, 120: true, 121: false, 199: false, 200: true, 250: true, 299: true, 300: false} {
 		r := allowed()

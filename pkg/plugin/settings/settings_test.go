@@ -136,8 +136,9 @@ func TestPathsOfAnotherIPAMPlugin(t *testing.T) {
 	for config, key := range map[string]string{
 		`{"ipam": {"type": "host-local"}}`: "",
 		`{"ipam": {"type": "host-local", "dataDir": "/var/lib/cni/networks", "resolvConf": "/etc/resolv.conf", "subnet": "10.0.0.0/24"}}`: "",
-		`{"log": {"file": "/x"}, "ipam": {"dataDir": ""}}`:                               "",
-		`{"ipam": {"dataDir": "/etc"}}`:                                                  "ipam.dataDir",
+		`{"log": {"file": "/x"}, "ipam": {"dataDir": ""}}`: "",
+		`{"ipam": {"dataDir": "/etc"}}`:                    "ipam.dataDir",
+		`{"name": "x", "ipam": {"type": "host-local", "ranges": [[{"subnet": "10.0.0.0/24"}]], "dataDir": "/etc"}}`: "ipam.dataDir",
 		`{"ipam": {"dataDir": "etc"}}`:                                                   "ipam.dataDir",
 		`{"ipam": {"DATADIR": "../etc"}}`:                                                "ipam.DATADIR",
 		`{"IPAM": {"dataDir": "/etc"}, "ipam": {}}`:                                      "IPAM.dataDir",
@@ -158,6 +159,20 @@ func TestPathsOfAnotherIPAMPlugin(t *testing.T) {
 		err := p.IPAMPlugin("", "host-local", []byte(config))
 		if (err != nil) != (key != "") || err != nil && !strings.Contains(err.Error(), `"`+key+`"`) {
 			t.Errorf("%s: %v, want a fault of %q", config, err, key)
+		}
+	}
+}
+
+// Multus gives the file of a pod's device; an annotation of the pod could give any other.
+func TestDeviceInformationIsWrittenOnlyWhereMultusKeepsIt(t *testing.T) {
+	t.Parallel()
+	for file, allowed := range map[string]bool{
+		"": true, "/run/k8s.cni.cncf.io/devinfo/cni/x.json": true, "/var/run/k8s.cni.cncf.io/devinfo/x.json": true,
+		"/run/k8s.cni.cncf.io/devinfo": false, "/run/k8s.cni.cncf.io/devinfo2/x": false, "/etc/cron.d/x": false, "/var/etc/x": false,
+	} {
+		err := Default("/etc/roce/node.json").Request(conf.Request{DeviceInfoFile: file})
+		if (err == nil) != allowed || err != nil && !strings.Contains(err.Error(), `"runtimeConfig.CNIDeviceInfoFile"`) {
+			t.Errorf("%s: %v, want it allowed: %t", file, err, allowed)
 		}
 	}
 }
