@@ -175,9 +175,38 @@ func TestErrJoinsFaultsAndHints(t *testing.T) {
 	}
 }
 
+func TestTheEndsOfAReadersRangeAreInIt(t *testing.T) {
+	t.Parallel()
+	same(t, read(t, `{"n": 1, "m": 8, "d": "1s", "e": "1h", "w": ""}`, func(o *strict.Object) {
+		have := fmt.Sprintln(o.At("n").Whole(4, 1, 8), o.At("m").Whole(4, 1, 8),
+			o.At("d").Duration(0, time.Second, time.Hour), o.At("e").Duration(0, time.Second, time.Hour), strict.Choice(o.At("w"), "a", "b"))
+		if want := "1 8 1s 1h0m0s a\n"; have != want {
+			t.Errorf("got %s, want %s", have, want)
+		}
+	}))
+}
+
+func TestAfterTwentyFaultsTheyAreOnlyCounted(t *testing.T) {
+	t.Parallel()
+	long := strings.Repeat("x", 1000)
+	var f strict.Faults
+	for i := range 19 {
+		f.Add(cnierr.BadConfig, "a", "", "%d, %q, %s", i, long, long)
+	}
+	o, _ := f.Document(strict.Whole, []byte(`{"b": 1, "c": 2, "d": 3}`))
+	o.Strict(nil)
+	f.Add(cnierr.BadConfig, "e", "", "no")
+	lines := strings.Split(f.Err("", "").Error(), "\n")
+	want := fmt.Sprintf(`"a": 18, "%.64s…", %.256s…`, long, long)
+	if n := f.Len(); n != 23 || len(lines) != 21 || lines[18] != want || lines[20] != "and 3 more faults" {
+		t.Errorf("%d faults, %d lines, %s, %s", n, len(lines), lines[18], lines[20])
+	}
+}
+
 func TestEachReaderSaysWhatItWants(t *testing.T) {
 	t.Parallel()
 	prefix, address := func(v strict.Value) { v.Prefix() }, func(v strict.Value) { v.Address() }
+	word := func(v strict.Value) { strict.Choice(v, "a", "b") }
 	whole, span := func(v strict.Value) { v.Whole(1, 0, 9) }, func(v strict.Value) { v.Duration(0, 0, time.Hour) }
 	for _, c := range []struct {
 		value string
@@ -194,8 +223,12 @@ func TestEachReaderSaysWhatItWants(t *testing.T) {
 		{`"::ffff:10.0.0.1"`, address, `::ffff:10.0.0.1 has a zone or is IPv4-mapped`},
 		{`1e3`, whole, `1e3 is not a whole number`},
 		{`-1`, whole, `-1 is not in 0 to 9`},
+		{`10`, whole, `10 is not in 0 to 9`},
 		{`"4"`, span, `"4" is not a time`},
+		{`"-1s"`, span, `-1s is not in 0s to 1h0m0s`},
+		{`"2h"`, span, `2h is not in 0s to 1h0m0s`},
 		{`7`, span, `want a string, got a number`},
+		{`"z"`, word, `"z" is none of a, b`},
 		{`5`, func(v strict.Value) { v.List() }, `want a list, got a number`},
 	} {
 		same(t, read(t, `{"k": `+c.value+`}`, func(o *strict.Object) { c.read(o.At("k")) }), `"k": `+c.want)
