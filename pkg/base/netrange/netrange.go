@@ -80,15 +80,12 @@ func last(p netip.Prefix) netip.Addr {
 	return a
 }
 
-// Contains says whether a lies in r.
-func (r Range) Contains(a netip.Addr) bool {
-	return a.BitLen() == r.First.BitLen() && !a.Less(r.First) && !r.Last.Less(a)
-}
+// Contains says whether a lies in r. In the order of addresses all of IPv4 are before
+// those of IPv6, so none is between two addresses of the other family.
+func (r Range) Contains(a netip.Addr) bool { return !a.Less(r.First) && !r.Last.Less(a) }
 
 // Overlaps says whether r and o share an address.
-func (r Range) Overlaps(o Range) bool {
-	return r.First.BitLen() == o.First.BitLen() && !r.Last.Less(o.First) && !o.Last.Less(r.First)
-}
+func (r Range) Overlaps(o Range) bool { return !r.Last.Less(o.First) && !o.Last.Less(r.First) }
 
 // Within says whether all of r lies in o.
 func (r Range) Within(o Range) bool { return o.Contains(r.First) && o.Contains(r.Last) }

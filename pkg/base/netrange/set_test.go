@@ -109,9 +109,6 @@ func TestCountAndAtAgreeBeyondSixtyFourBits(t *testing.T) {
 	} {
 		ranges := parse(t, c.ranges)
 		n := netrange.Count(ranges)
-		if n.String() != c.count {
-			t.Errorf("%s has %v addresses, want %s", c.ranges, n, c.count)
-		}
 		if a := netrange.At(ranges, big.NewInt(0)); a != ranges[0].First {
 			t.Errorf("number 0 of %s is %v", c.ranges, a)
 		}
@@ -120,6 +117,9 @@ func TestCountAndAtAgreeBeyondSixtyFourBits(t *testing.T) {
 		}
 		if a := netrange.At(ranges, n); a.IsValid() {
 			t.Errorf("%s has %v addresses and yet one more, %v", c.ranges, n, a)
+		}
+		if n.String() != c.count { // which At has not changed
+			t.Errorf("%s has %v addresses, want %s", c.ranges, n, c.count)
 		}
 	}
 }
