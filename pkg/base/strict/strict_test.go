@@ -136,6 +136,9 @@ func TestPathsLeadToTheValue(t *testing.T) {
 		}
 		o.At("w").ObjectOr("m").At("m").Whole(0, 0, 1)
 		o.At("v").ObjectOr("m").At("m").Whole(0, 0, 1)
+		if o.At("x").ObjectOr("m").Present() {
+			t.Error("a value that is absent stands for an object")
+		}
 		o.At("x").Missing("")
 		o.At("w").Missing("")
 	})
@@ -177,11 +180,15 @@ func TestErrJoinsFaultsAndHints(t *testing.T) {
 
 func TestTheEndsOfAReadersRangeAreInIt(t *testing.T) {
 	t.Parallel()
-	same(t, read(t, `{"n": 1, "m": 8, "d": "1s", "e": "1h", "w": ""}`, func(o *strict.Object) {
+	path := "/" + strings.Repeat("x", 1023)
+	same(t, read(t, `{"n": 1, "m": 8, "d": "1s", "e": "1h", "w": "", "p": "`+path+`"}`, func(o *strict.Object) {
 		have := fmt.Sprintln(o.At("n").Whole(4, 1, 8), o.At("m").Whole(4, 1, 8),
 			o.At("d").Duration(0, time.Second, time.Hour), o.At("e").Duration(0, time.Second, time.Hour), strict.Choice(o.At("w"), "a", "b"))
 		if want := "1 8 1s 1h0m0s a\n"; have != want {
 			t.Errorf("got %s, want %s", have, want)
+		}
+		if got, ok := o.At("p").Absolute(); got != path || !ok {
+			t.Errorf("got the path %s, %t", got, ok)
 		}
 	}))
 }

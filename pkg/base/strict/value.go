@@ -15,7 +15,6 @@ import (
 	"strings"
 	"time"
 	"unicode"
-	"unicode/utf8"
 
 	"github.com/roce-cni/roce-cni/pkg/base/cnierr"
 )
@@ -122,8 +121,8 @@ func (v Value) Absolute() (string, bool) {
 	if !ok {
 		return "", false
 	}
-	printable := utf8.ValidString(s) && !strings.ContainsFunc(s, func(r rune) bool { return !unicode.IsPrint(r) })
-	if len(s) > longestPath || !filepath.IsAbs(s) || s == "/" || filepath.Clean(s) != s || !printable {
+	hidden := func(r rune) bool { return !unicode.IsPrint(r) }
+	if len(s) > longestPath || !filepath.IsAbs(s) || s == "/" || filepath.Clean(s) != s || strings.ContainsFunc(s, hidden) {
 		v.Bad("", "%q is not a clean absolute path below /, of at most %d bytes", s, longestPath)
 		return "", false
 	}
