@@ -16,8 +16,10 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/roce-cni/roce-cni/pkg/base/cnierr"
+	"github.com/roce-cni/roce-cni/pkg/base/netns"
 	"github.com/roce-cni/roce-cni/pkg/base/trusted"
 	"github.com/roce-cni/roce-cni/pkg/plugin/conf"
+	"github.com/roce-cni/roce-cni/pkg/plugin/ipam/ledger"
 	"github.com/roce-cni/roce-cni/pkg/plugin/plan"
 	"github.com/roce-cni/roce-cni/pkg/plugin/record"
 )
@@ -286,6 +288,41 @@ func TestCheckSaysWhatIsNotLeasedAnyMore(t *testing.T) {
 			t.Errorf("of a database that cannot be read: %v", err)
 		}
 	})
+}
+
+// CHECK of roce-ipam has no record. What is set aside since a rebuild of the database has no
+// container.
+func TestCheckHeldGoesByTheLeaseOrByTheNamespaceOfWhatIsSetAside(t *testing.T) {
+	t.Parallel()
+	n := newNode(t, sources()["ranges of the configuration"])
+	ns := netns.ID{Dev: 4, Ino: 7}
+	check := func(when string, want cnierr.Code) {
+		t.Helper()
+		err := n.allocator().CheckHeld(t.Context(), n.request("pod-0", ""), ns)
+		if (err == nil) != (want == 0) || err != nil && cnierr.CodeOf(err) != want {
+			t.Errorf("%s: got %v, want code %d", when, err, want)
+		}
+	}
+	setAside := func(in netns.ID) {
+		s := ledger.Store{Dir: n.dir, BootID: boot, Now: func() time.Duration { return n.now }}
+		owner := ledger.Owner{IfName: "net1", Program: conf.PluginType, Netns: netns.Ref{ID: in}}
+		must(t, s.Update(t.Context(), func(l *ledger.Ledger) error {
+			l.SetAside(ledger.Aside{Addr: netip.MustParseAddr("10.4.0.5"), Owner: owner})
+			return nil
+		}))
+	}
+	n.acquire("pod-1", "")
+	check("another pod has a lease", cnierr.Damaged)
+	n.acquire("pod-0", "")
+	check("leased", 0)
+	must(t, n.allocator().Release(t.Context(), n.record("pod-0")))
+	check("released", cnierr.Damaged)
+	setAside(netns.ID{Dev: 4, Ino: 8})
+	check("set aside for another namespace", cnierr.Damaged)
+	setAside(ns)
+	check("set aside for this namespace", 0)
+	n.write(n.dir+"/leases.db", "torn", 0o600)
+	check("the database cannot be read", cnierr.Unreadable)
 }
 
 func TestAPluginThatIsNotInstalledHasNoLease(t *testing.T) {
