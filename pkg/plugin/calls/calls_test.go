@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -52,6 +53,34 @@ func TestCallsAreReadAsTheyWereWritten(t *testing.T) {
 	info, err := os.Stat(filepath.Join(f.Dir, "calls"))
 	if err != nil || info.Mode() != 0o600 {
 		t.Errorf("the file has mode %v, error %v", info.Mode(), err)
+	}
+}
+
+func TestHeldIndexesAreFoundAmongTheCalls(t *testing.T) {
+	t.Parallel()
+	f := calls.File{Dir: t.TempDir()}
+	held := call(2)
+	held.Held = []calls.Held{{Device: "mlx5_0", Port: 1, Index: 3, Netns: 7, BootID: "boot", Since: time.Hour}}
+	named := call(3)
+	named.Error = `"held":`
+	for _, c := range []calls.Call{call(1), held, named} {
+		if err := f.Append(c); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if got, err := f.Held(); err != nil || !cmp.Equal(got, []calls.Call{held}) {
+		t.Errorf("got %v, %v", got, err)
+	}
+}
+
+func TestOnlyTheHealerMakesAgain(t *testing.T) {
+	t.Parallel()
+	c := calls.Call{Verb: calls.Heal, Steps: []calls.Step{{Name: "route"}, {Name: "rule"}, {Name: "route"}}}
+	for verb, want := range map[string][]string{calls.Heal: {"route", "rule"}, calls.Alarm: nil, "ADD": nil} {
+		c.Verb = verb
+		if got := c.Made(); !slices.Equal(got, want) || c.ByHealer() != (verb != "ADD") {
+			t.Errorf("%s: made %q, by the healer: %t", verb, got, c.ByHealer())
+		}
 	}
 }
 

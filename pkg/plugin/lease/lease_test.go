@@ -323,6 +323,9 @@ func TestCheckHeldGoesByTheLeaseOrByTheNamespaceOfWhatIsSetAside(t *testing.T) {
 	check("set aside for this namespace", 0)
 	n.write(n.dir+"/leases.db", "torn", 0o600)
 	check("the database cannot be read", cnierr.Unreadable)
+	if err := n.allocator().ReleaseUnfinished(t.Context(), n.record("pod-0")); cnierr.CodeOf(err) != cnierr.Unreadable {
+		t.Errorf("release from a database that cannot be read: %v", err)
+	}
 }
 
 func TestAPluginThatIsNotInstalledHasNoLease(t *testing.T) {

@@ -37,7 +37,7 @@ func example() Record {
 	return Record{
 		Version: version, BootID: "boot-1", Network: "rail", Attachment: conf.Attachment{ContainerID: "c1", IfName: "net1"},
 		Pod: conf.Pod{Namespace: "ns", Name: "pod", UID: "uid"}, Netns: "/run/netns/c1",
-		NetnsID: netns.ID{Dev: 4, Ino: 4026532000}, IPAM: "host-local", Config: []byte(`{"name":"rail"}`),
+		NetnsID: netns.ID{Dev: 4, Ino: 4026532000}, Committed: true, Saved: time.Hour, IPAM: "host-local", Config: []byte(`{"name":"rail"}`),
 		Plan: plan.Plan{
 			Interfaces: []plan.Interface{{
 				Name: "net1", MAC: conf.MAC{2, 1, 2, 3, 4, 5}, MTU: 9000,
@@ -129,8 +129,8 @@ func TestSavedRecordLoadsAsItWas(t *testing.T) {
 	})
 	s.BootID = "boot-2"
 	got, err = s.Load(c1)
-	if err != nil || len(got.Plan.Ops) != 0 || got.Committed {
-		t.Errorf("in another boot there are %d operations, committed %v, %v; want none", len(got.Plan.Ops), got.Committed, err)
+	if err != nil || len(got.Plan.Ops) != 0 || got.Committed || got.Saved != 0 {
+		t.Errorf("in another boot there are %d operations, committed %v, saved %v, %v; want none", len(got.Plan.Ops), got.Committed, got.Saved, err)
 	}
 }
 
@@ -211,6 +211,36 @@ func TestLockGivesUp(t *testing.T) {
 	}
 }
 
+func TestEachLockOfTheNodeIsForItself(t *testing.T) {
+	t.Parallel()
+	s := empty(t)
+	locks := []func(context.Context) (func(), error){s.LockMoves, s.LockGIDs, s.LockShared}
+	for _, lock := range locks {
+		release, err := lock(t.Context())
+		must(t, err)
+		defer release()
+	}
+	for i, lock := range locks {
+		ctx, cancel := context.WithTimeout(t.Context(), 5*time.Millisecond)
+		if _, err := lock(ctx); err == nil || cnierr.CodeOf(err) != cnierr.TryAgain {
+			t.Errorf("lock %d twice: %v, want code %d", i, err, cnierr.TryAgain)
+		}
+		cancel()
+	}
+}
+
+func TestAMessageNamesThePodOrElseTheContainer(t *testing.T) {
+	t.Parallel()
+	r := example()
+	if got := r.Who(); got != `pod "ns/pod"` {
+		t.Errorf("got %s", got)
+	}
+	r.Pod.Name = ""
+	if got := r.Who(); got != `container "c1"` {
+		t.Errorf("outside of Kubernetes: got %s", got)
+	}
+}
+
 func TestASaveThatFailsKeepsTheRecordOfBefore(t *testing.T) {
 	t.Parallel()
 	s := saved(t)
@@ -242,6 +272,12 @@ func TestNoLinkIsFollowed(t *testing.T) {
 	defer cancel()
 	if _, err := s.Lock(ctx, "c2"); err == nil || ctx.Err() != nil {
 		t.Errorf("Lock of a link: %v", err)
+	}
+	if busy, err := s.Busy(); cnierr.CodeOf(err) != cnierr.IO {
+		t.Errorf("Busy with a link: %v, %v", busy, err)
+	}
+	if _, ok, err := s.TryLock(ctx, "c2"); ok || cnierr.CodeOf(err) != cnierr.IO {
+		t.Errorf("TryLock of a link: %t, %v", ok, err)
 	}
 	locked(t, s, func() { must(t, s.Save(example())) })
 	if _, err := s.Load(c1); err != nil {
@@ -373,6 +409,11 @@ func TestAllSkipsWhatIsGoneAndNamesWhatCannotBeRead(t *testing.T) {
 	}
 	if want := []string{"c1/net1 true", "c1/net3 false"}; !slices.Equal(got, want) {
 		t.Errorf("got %q, want %q", got, want)
+	}
+	for r := range s.All(c1) {
+		if r.Attachment == c1 {
+			t.Error("All yields what it is to leave out")
+		}
 	}
 	must(t, os.RemoveAll(s.root()))
 	plant(t, s.root(), "")
