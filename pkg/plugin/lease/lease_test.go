@@ -290,6 +290,31 @@ func TestCheckSaysWhatIsNotLeasedAnyMore(t *testing.T) {
 	})
 }
 
+// Its leases would not count as those of the RailPool: two pods could get one address.
+func TestNoPoolHasTheNameOfARailPoolOfTheNode(t *testing.T) {
+	t.Parallel()
+	n := newNode(t, source{
+		config: `"master": "ens1", "ipam": {"type": "roce-ipam", "pool": "gpu", "subnets": [{"subnet": "10.7.0.0/24"}]}`,
+		before: func(n *node) { n.own(false) },
+	})
+	claim := func() error {
+		_, err := n.allocator().Claim(n.request("pod-0", ""), []plan.RailFacts{{}})
+		return err
+	}
+	for _, file := range []string{"as it is written", "torn"} {
+		if file == "torn" {
+			n.write(n.dir+"/pools/gpu/ranges", "{", 0o600)
+		}
+		if err := claim(); cnierr.CodeOf(err) != cnierr.BadConfig {
+			t.Errorf("%s: got %v, want code %d", file, err, cnierr.BadConfig)
+		}
+	}
+	must(t, n.files().Remove("gpu"))
+	if err := claim(); err != nil {
+		t.Errorf("without the RailPool: %v", err)
+	}
+}
+
 // CHECK of roce-ipam has no record. What is set aside since a rebuild of the database has no
 // container.
 func TestCheckHeldGoesByTheLeaseOrByTheNamespaceOfWhatIsSetAside(t *testing.T) {
