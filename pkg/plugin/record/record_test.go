@@ -206,8 +206,16 @@ func TestLockGivesUp(t *testing.T) {
 	})
 	s.Dir = filepath.Join(s.Dir, "file")
 	plant(t, s.Dir, "")
-	if _, err := s.Lock(t.Context(), "c1"); err == nil || cnierr.CodeOf(err) != cnierr.IO {
-		t.Errorf("where no folder can be: %v, want code %d", err, cnierr.IO)
+	_, lock := s.Lock(t.Context(), "c1")
+	_, moves := s.LockMoves(t.Context())
+	_, load := s.Load(c1)
+	_, list := s.List()
+	for what, err := range map[string]error{
+		"Lock": lock, "LockMoves": moves, "Load": load, "List": list, "Save": s.Save(example()), "Delete": s.Delete(c1), "Sweep": s.Sweep(t.Context()),
+	} {
+		if err == nil || cnierr.CodeOf(err) != cnierr.IO {
+			t.Errorf("%s where no folder can be: %v, want code %d", what, err, cnierr.IO)
+		}
 	}
 }
 
