@@ -42,16 +42,20 @@ const root = "../.."
 func TestTheAPIIsAsListed(t *testing.T) {
 	t.Parallel()
 	for name, lines := range map[string]func(t *testing.T) []string{
-		"configuration": func(t *testing.T) []string { return keys(t, "pkg/plugin/conf") },
+		"configuration": func(t *testing.T) []string { return append(keys(t, "pkg/plugin/conf"), cniArgs(t)...) },
 		"settings":      func(t *testing.T) []string { return keys(t, "pkg/plugin/settings") },
 		"crds":          crds,
-		"metrics":       metrics,
-		"errors":        codes,
-		"records":       records,
-		"leases":        leases,
+		"names": func(t *testing.T) []string {
+			return constants(t, "pkg/cluster/kube/types.go", "pkg/cluster/kube/nodes.go", "pkg/cluster/kube/objects.go")
+		},
+		"metrics": metrics,
+		"errors":  codes,
+		"records": records,
+		"leases":  leases,
 		"rocectl": func(t *testing.T) []string {
-			return fields(t, "cmd/rocectl/", "pkg/tool/report/", "pkg/tool/gids/", "pkg/tool/nic/", "pkg/tool/lldp/",
-				"pkg/tool/netconf/", "pkg/tool/verify/verify.go", "pkg/tool/verify/tally.go", "pkg/tool/usage/", "pkg/plugin/rdma/users.go", "pkg/cluster/fleet/", "pkg/plugin/calls/")
+			return append(constants(t, "pkg/tool/report/"), fields(t, "cmd/rocectl/", "pkg/tool/report/", "pkg/tool/gids/", "pkg/tool/nic/", "pkg/tool/lldp/",
+				"pkg/tool/netconf/", "pkg/tool/verify/verify.go", "pkg/tool/verify/tally.go", "pkg/tool/usage/", "pkg/plugin/rdma/users.go", "pkg/cluster/fleet/", "pkg/plugin/calls/",
+				"pkg/cluster/kube/types.go", "pkg/cluster/block/block.go")...)
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -173,6 +177,41 @@ func keys(t *testing.T, dir string) []string {
 	return slices.Sorted(maps.Keys(lines))
 }
 
+// cniArgs lists the keys of CNI_ARGS.
+func cniArgs(t *testing.T) (lines []string) {
+	t.Helper()
+	ast.Inspect(files(t, "pkg/plugin/conf/env.go")[filepath.Join(root, "pkg/plugin/conf/env.go")], func(n ast.Node) bool {
+		if pair, ok := n.(*ast.KeyValueExpr); ok {
+			if key, ok := pair.Key.(*ast.BasicLit); ok {
+				lines = append(lines, "CNI_ARGS "+key.Value)
+			}
+		}
+		return true
+	})
+	return lines
+}
+
+// constants lists the exported constants that are texts.
+func constants(t *testing.T, prefixes ...string) (lines []string) {
+	t.Helper()
+	for _, f := range files(t, prefixes...) {
+		ast.Inspect(f, func(n ast.Node) bool {
+			s, ok := n.(*ast.ValueSpec)
+			if !ok {
+				return true
+			}
+			for i, value := range s.Values {
+				if text, ok := value.(*ast.BasicLit); ok && text.Kind == token.STRING && s.Names[i].IsExported() {
+					lines = append(lines, fmt.Sprintf("%s.%s %s", f.Name, s.Names[i], text.Value))
+				}
+			}
+			return true
+		})
+	}
+	slices.Sort(lines)
+	return lines
+}
+
 // calls returns the arguments of the calls of a function or method.
 func calls(in ast.Node, name string) (out [][]ast.Expr) {
 	ast.Inspect(in, func(n ast.Node) bool {
@@ -210,8 +249,15 @@ func metrics(t *testing.T) []string {
 				lines = append(lines, line)
 			}
 		}
+		ast.Inspect(f, func(n ast.Node) bool {
+			if text, ok := n.(*ast.BasicLit); ok && strings.HasPrefix(text.Value, `"roce_cni`) {
+				lines = append(lines, "name "+text.Value)
+			}
+			return true
+		})
 	}
 	slices.Sort(lines)
+	lines = slices.Compact(lines)
 	return lines
 }
 
@@ -225,9 +271,14 @@ func codes(*testing.T) (lines []string) {
 // crd is what the list says of a CustomResourceDefinition.
 type crd struct {
 	Spec struct {
-		Names    struct{ Kind string }
+		Group, Scope string
+		Names        struct {
+			Kind, Plural string
+			ShortNames   []string
+		}
 		Versions []struct {
 			Name   string
+			Served bool
 			Schema struct {
 				OpenAPIV3Schema schema `json:"openAPIV3Schema"`
 			}
@@ -238,13 +289,15 @@ type crd struct {
 type schema struct {
 	Type                 string
 	Default              json.RawMessage
+	Enum                 []string
 	Required             []string
 	Properties           map[string]schema
 	Items                *schema
 	AdditionalProperties *schema
 }
 
-// crds lists the fields of the API objects: type, default, and whether one is required.
+// crds lists the names of the API objects and their fields: type, default, values, and
+// whether one is required.
 func crds(t *testing.T) (lines []string) {
 	t.Helper()
 	paths, err := filepath.Glob(filepath.Join(root, "conf-examples/deploy/crds/rail*.yaml"))
@@ -260,7 +313,12 @@ func crds(t *testing.T) (lines []string) {
 		if err != nil {
 			t.Fatal(err)
 		}
+		names := c.Spec.Names
+		lines = append(lines, fmt.Sprint(names.Kind, " ", c.Spec.Group, " ", c.Spec.Scope, " ", names.Plural, " ", names.ShortNames))
 		for _, v := range c.Spec.Versions {
+			if !v.Served {
+				t.Errorf("%s: the version %s is not served", path, v.Name)
+			}
 			lines = append(lines, v.Schema.OpenAPIV3Schema.lines(c.Spec.Names.Kind+" "+v.Name, "")...)
 		}
 	}
@@ -271,6 +329,9 @@ func crds(t *testing.T) (lines []string) {
 func (s schema) lines(path, more string) []string {
 	if s.Default != nil {
 		more += " default " + string(s.Default)
+	}
+	if s.Enum != nil {
+		more += fmt.Sprint(" enum ", s.Enum)
 	}
 	out := []string{path + " " + s.Type + more}
 	for name, p := range s.Properties {

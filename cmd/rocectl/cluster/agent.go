@@ -105,7 +105,7 @@ func (f agentFlags) run(ctx context.Context, stateDir string, log *slog.Logger) 
 		Watch:  watcher{api, node.Name, log}.watch,
 		Report: api.Blocks().Report, Tell: api.TellHealed, Stands: api.Stands,
 		Services: services, Rails: rails.rails,
-		Kept: api.Leases(), Ranges: files,
+		RailLeases: api.Leases(), Ranges: files,
 		Leases: plugin.Book(stateDir, boot, log, nil),
 		Clock:  Clock(), Log: log,
 	})

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The roce-cni authors
 
-// Package trusted opens the files that a configuration names. It opens them for root
-// only in folders where other users cannot choose which file is opened.
+// Package trusted opens files for root, and only in folders where other users cannot choose
+// which file is opened.
 //
 // Every path is walked from the root, one name at a time. A folder on the way must
 // belong to root. A folder that others can write too, such as /tmp or /var/log, is

@@ -28,7 +28,7 @@ import (
 	"sync"
 	"time"
 
-	"github.com/roce-cni/roce-cni/pkg/cluster/agent/pace"
+	"github.com/roce-cni/roce-cni/pkg/base/pace"
 	"github.com/roce-cni/roce-cni/pkg/cluster/block"
 	"github.com/roce-cni/roce-cni/pkg/cluster/sticky"
 	"github.com/roce-cni/roce-cni/pkg/plugin/calls"
@@ -68,8 +68,8 @@ type Config struct {
 	// Tell writes what was healed where people see it. Its errors are those of a Store.
 	Tell func(ctx context.Context, node string, c calls.Call) error
 
-	// Kept stores the RailLeases.
-	Kept sticky.Store
+	// RailLeases stores the RailLeases.
+	RailLeases sticky.Store
 
 	Ranges nodefile.Store
 	Leases *ipam.Book // in the folder Ranges.Dir

@@ -37,7 +37,7 @@ func evaluate(n block.Node, v View) map[string]evaluation {
 		j := evaluation{uid: p.UID, most: p.Spec.MaxBlocksPerNode, deleted: p.Deleted, selected: v.NoNode == nil && p.Spec.Selects(v.Labels)}
 		space, err := p.Space(v.Labels[p.Spec.RackLabel])
 		if err == nil {
-			j.space, j.slots = &space, space.Kept()
+			j.space, j.slots = &space, space.Sticky()
 			j.contested, err = v.contested(p, space)
 		}
 		if err == nil {

@@ -9,7 +9,7 @@ import (
 	"net/netip"
 	"time"
 
-	"github.com/roce-cni/roce-cni/pkg/cluster/agent/pace"
+	"github.com/roce-cni/roce-cni/pkg/base/pace"
 	"github.com/roce-cni/roce-cni/pkg/cluster/block"
 	"github.com/roce-cni/roce-cni/pkg/cluster/sticky"
 	"github.com/roce-cni/roce-cni/pkg/plugin/conf/pool"
@@ -147,7 +147,7 @@ func (k *poolController) releaseLeases(ctx context.Context) error {
 	if k.space != nil && k.slots.Pool == "" { // the node never held any
 		return nil
 	}
-	claimer := sticky.Claimer{Store: k.Kept, Node: k.Node, Now: time.Now}
+	claimer := sticky.Claimer{Store: k.RailLeases, Node: k.Node, Now: time.Now}
 	held, err := claimer.Held(ctx, k.pool)
 	for _, l := range held {
 		if err == nil {

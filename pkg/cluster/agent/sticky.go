@@ -25,7 +25,7 @@ func (k *poolController) startGrants(ctx context.Context) {
 		return func() { k.agent.metrics.stickyAnswers.WithLabelValues(k.pool, answer).Inc() }
 	}
 	c := grant.New(grant.Config{
-		Pool: k.pool, Terms: k.terms, Claimer: sticky.Claimer{Store: k.Kept, Node: k.Node, Now: time.Now},
+		Pool: k.pool, Terms: k.terms, Claimer: sticky.Claimer{Store: k.RailLeases, Node: k.Node, Now: time.Now},
 		Leases: k.Leases, Seen: k.agent.meter.last, Trouble: k.note,
 		Granted: answers("granted"), None: answers("none"), Lost: lost.Inc,
 		Clock: k.Clock, Log: k.Log,

@@ -90,7 +90,7 @@ func (m *model) agents(n *node) {
 	for time.Now().Before(m.end) {
 		died := make(chan struct{})
 		c := n.config()
-		c.Kept = fragile{n.kept, sync.OnceFunc(func() { close(died); n.kill() })}
+		c.RailLeases = fragile{n.kept, sync.OnceFunc(func() { close(died); n.kill() })}
 		n.begin(c)
 		select {
 		case <-died:

@@ -24,8 +24,8 @@ import (
 	"github.com/google/go-cmp/cmp/cmpopts"
 
 	"github.com/roce-cni/roce-cni/pkg/base/netns"
+	"github.com/roce-cni/roce-cni/pkg/base/pace"
 	"github.com/roce-cni/roce-cni/pkg/cluster/agent"
-	"github.com/roce-cni/roce-cni/pkg/cluster/agent/pace"
 	"github.com/roce-cni/roce-cni/pkg/cluster/block"
 	"github.com/roce-cni/roce-cni/pkg/cluster/block/blocktest"
 	"github.com/roce-cni/roce-cni/pkg/cluster/sticky/stickytest"
@@ -208,11 +208,11 @@ func (n *node) config() agent.Config {
 		Rails: func() []agent.Rail {
 			return []agent.Rail{{Number: 0, Netdev: "ens1", Device: "mlx5_0", Up: true, Ready: true, GIDs: 4, GIDTable: 256, Sent: 1500, Received: 7, Unit: "bytes"}, {Number: 1, Netdev: "ens2", Device: "mlx5_1", GIDs: 2, GIDTable: 32}}
 		},
-		Kept:   n.kept,
-		Ranges: n.files(),
-		Leases: n.book(),
-		Clock:  pace.Clock{Wait: n.wait, Rand: rand.Float64, Now: n.now},
-		Log:    log,
+		RailLeases: n.kept,
+		Ranges:     n.files(),
+		Leases:     n.book(),
+		Clock:      pace.Clock{Wait: n.wait, Rand: rand.Float64, Now: n.now},
+		Log:        log,
 	}
 }
 

@@ -12,7 +12,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/roce-cni/roce-cni/pkg/cluster/agent/pace"
+	"github.com/roce-cni/roce-cni/pkg/base/pace"
 	"github.com/roce-cni/roce-cni/pkg/cluster/block"
 )
 

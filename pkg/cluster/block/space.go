@@ -351,11 +351,11 @@ type Slots struct {
 // Slots returns the sticky slots of a rack. Rack and errors are as in Space.
 func (p Pool) Slots(rack string) (Slots, error) {
 	s, err := p.Space(rack)
-	return s.Kept(), err
+	return s.Sticky(), err
 }
 
-// Kept returns the sticky slots, which are in no block.
-func (s Space) Kept() Slots {
+// Sticky returns the sticky slots, which are in no block.
+func (s Space) Sticky() Slots {
 	if len(s.sticky) == 0 {
 		return Slots{}
 	}
@@ -388,8 +388,8 @@ func (p Pool) Terms() (ttl, quarantine time.Duration, ok bool) {
 
 const longestTTL = 30 * 24 * time.Hour
 
-// keeps judges sticky, but for the subnets.
-func (p Pool) keeps(f *strict.Faults) {
+// stickyTerms judges sticky, but for the subnets.
+func (p Pool) stickyTerms(f *strict.Faults) {
 	const path = "spec.sticky.slots"
 	if p.Spec.Sticky == nil {
 		return
@@ -411,8 +411,8 @@ func (p Pool) keeps(f *strict.Faults) {
 	}
 }
 
-// keepsIn reports the first subnet that two rails share, or that lacks a sticky slot.
-func (p Pool) keepsIn(rails [][]pool.Subnet, f *strict.Faults) {
+// stickySlots reports the first subnet that two rails share, or that lacks a sticky slot.
+func (p Pool) stickySlots(rails [][]pool.Subnet, f *strict.Faults) {
 	if p.Spec.Sticky == nil {
 		return
 	}

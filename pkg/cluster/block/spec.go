@@ -76,7 +76,7 @@ func (p Pool) common(f *strict.Faults) {
 		f.Add(cnierr.BadConfig, "spec.rackLabel", "remove it, or write {rack} in the subnets", "has no effect: the subnets are the same in every rack")
 	}
 	p.quarantine(f)
-	p.keeps(f)
+	p.stickyTerms(f)
 	p.reservations(f)
 }
 
@@ -162,7 +162,7 @@ func (p Pool) rails(rack string, f *strict.Faults) [][]pool.Subnet {
 	}
 	if f.Len() == before {
 		pool.Apart(out, places, f)
-		p.keepsIn(out, f)
+		p.stickySlots(out, f)
 	}
 	if f.Len() != before {
 		return nil

@@ -60,7 +60,7 @@ func (n Node) Add(ctx context.Context, req conf.Request) (*current.Result, error
 			}
 			return rec.Plan.Result(req), nil
 		}
-		again, err := n.another(ctx, req, claim, heard, rec, err)
+		again, err := n.reject(ctx, req, claim, heard, rec, err)
 		if !again || try == maxAttempts {
 			return nil, errors.Join(err, n.abandon(ctx, pod, rec, err))
 		}
@@ -71,7 +71,7 @@ func (n Node) Add(ctx context.Context, req conf.Request) (*current.Result, error
 // plugin needs the interface, a plan without addresses is performed first. Otherwise the
 // lease comes first: it names the attachment, so a DEL finds it without a record.
 //
-// After an error, another or abandon comes next: the leases, the record, and the link
+// After an error, reject or abandon comes next: the leases, the record, and the link
 // through which another IPAM plugin releases its lease are still there, and with a
 // *plan.UndoError something else is, too.
 func (n Node) make(ctx context.Context, pod *Pod, req conf.Request, claim *lease.Claim, rec record.Record) (_ record.Record, err error) {
@@ -111,7 +111,7 @@ func (n Node) perform(ctx context.Context, pod *Pod, req conf.Request, rails []p
 	if err := n.Records.Save(*rec); err != nil {
 		return err
 	}
-	return pod.perform(ctx, p.Ops)
+	return pod.inGIDOrder(ctx, p.Ops)
 }
 
 // commit compares the GID indexes, and fails if a promised one has moved. It records that

@@ -28,7 +28,7 @@ func (n Node) AddOps(ctx context.Context, req conf.Request, ops plan.Ops) error 
 	if err := n.Records.Save(rec); err != nil {
 		return err
 	}
-	err = pod.perform(ctx, ops)
+	err = pod.inGIDOrder(ctx, ops)
 	if err == nil {
 		rec.Committed = true
 		return n.Records.Save(rec)

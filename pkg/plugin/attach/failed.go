@@ -20,12 +20,12 @@ import (
 	"github.com/roce-cni/roce-cni/pkg/plugin/record"
 )
 
-// another returns whether another attempt can succeed: with other addresses, because other
-// machines have some of rec's, which it puts into quarantine, or with the same ones, because
-// promised GID indexes moved. There is none if something of ours is left in the kernel, and
-// with another IPAM plugin: the protocol has no second ADD without a DEL. The error is
-// cause, with what else went wrong.
-func (n Node) another(ctx context.Context, req conf.Request, claim *lease.Claim, heard answers, rec record.Record, cause error) (again bool, err error) {
+// reject puts the addresses of rec that other machines have into quarantine, and returns
+// whether another attempt can succeed: with other addresses in their place, or with the same
+// ones, because promised GID indexes moved. It cannot if something of ours is left in the
+// kernel, or with another IPAM plugin: the protocol has no second ADD without a DEL. The
+// error is cause, with what else went wrong.
+func (n Node) reject(ctx context.Context, req conf.Request, claim *lease.Claim, heard answers, rec record.Record, cause error) (again bool, err error) {
 	taken := inUse(req, rec.Plan, cause)
 	if all := n.answersAll(heard, taken); all != nil {
 		return false, errors.Join(all, cause)

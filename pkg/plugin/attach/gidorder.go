@@ -25,11 +25,11 @@ import (
 // undoLockTime is how long an undo waits for attachments that add or remove GIDs.
 const undoLockTime = 20 * time.Second
 
-// perform does the operations of an attachment. If it has several rails on shared devices,
+// inGIDOrder does the operations of an attachment. If it has several rails on shared devices,
 // or promises a GID index, then from its first address to its last GID no other such
 // attachment of the node adds or removes GIDs. This makes equal indexes on all rails likely;
 // only the operation Align makes them certain.
-func (p *Pod) perform(ctx context.Context, ops plan.Ops) error {
+func (p *Pod) inGIDOrder(ctx context.Context, ops plan.Ops) error {
 	from, to, several := ops.Registration()
 	if err := ops[:from].Do(ctx, p); err != nil {
 		return err

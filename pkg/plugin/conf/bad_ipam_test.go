@@ -38,6 +38,7 @@ func TestFaultsOfThePool(t *testing.T) {
 		{ofPool(`"gateway": "10.0.0.1", ` + one), cnierr.BadConfig, `"ipam.gateway": has no effect without fromMaster`, asHere},
 		{ofPool(`"rangeStart": "10.0.0.1", ` + one), cnierr.BadConfig, `"ipam.rangeStart": unknown key`, asHere},
 		{ofPool(`"addresses": [], ` + one), cnierr.BadConfig, `"ipam.addresses": unknown key`, `"capabilities": {"ips": true}`},
+		{ofPool(`"stateDir": "/x", ` + one), cnierr.BadConfig, `"ipam.stateDir": unknown key`, `the key stateDir of /etc/roce/node.json`},
 		{ofPool(`"dataDir": "/x", ` + one), cnierr.BadConfig, `"ipam.dataDir": unknown key`, `stateDir`},
 		{ofPool(`"resolvConf": "/x", ` + one), cnierr.BadConfig, `"ipam.resolvConf": unknown key`, `top-level key dns`},
 	} {

@@ -80,6 +80,13 @@ func TestFaultsOfTheLink(t *testing.T) {
 		{`"stateDir": "/run/roce"`, cnierr.BadConfig, `"stateDir": it is a setting of the node`, `the key "stateDir" of /etc/roce/node.json`},
 		{`"stateDir": true`, cnierr.BadConfig, `"stateDir": it is a setting of the node`, `the key "stateDir" of /etc/roce/node.json`},
 		{`"log": {"file": "/var/log/roce.log"}`, cnierr.BadConfig, `"log": it is a setting of the node`, `the key "log" of /etc/roce/node.json`},
+		{`"heal": "all"`, cnierr.BadConfig, `"heal": it is a setting of the node`, `the key "heal" of /etc/roce/node.json`},
+		{`"namespaces": {"*": {"masters": ["*"]}}`, cnierr.BadConfig, `"namespaces": it is a setting of the node`, `the key "namespaces" of`},
+		{`"ipamPaths": ["/"]`, cnierr.BadConfig, `"ipamPaths": it is a setting of the node`, `the key "ipamPaths" of`},
+		{`"rdma": {"inUse": "take"}`, cnierr.BadConfig, `"rdma.inUse": unknown key`, `the key "rdma.inUse" of`},
+		{`"rdma": {"fillers": "remove"}`, cnierr.BadConfig, `"rdma.fillers": unknown key`, `the key "rdma.fillers" of`},
+		{`"rdma": {"counts": true}`, cnierr.BadConfig, `"rdma.counts": unknown key`, `the key "rdma.counts" of`},
+		{`"rdma": {"foreignGID": "tell"}`, cnierr.BadConfig, `"rdma.foreignGID": unknown key`, `the key "rdma.foreignGID" of`},
 		{`"log": {"level": "debug"}`, cnierr.BadConfig, `"log": it is a setting of the node`, `the key "log" of /etc/roce/node.json`},
 	} {
 		_, err := conf.Parse(input(b.in))

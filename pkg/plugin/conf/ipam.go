@@ -119,7 +119,7 @@ func notOurs(key string) string {
 		return asOurs
 	case "addresses":
 		return `ask for fixed addresses with "capabilities": {"ips": true}`
-	case "dataDir":
+	case "dataDir", "stateDir":
 		return "the node has all leases in its state folder: the key stateDir of " + SettingsFile
 	case "dns", "resolvConf":
 		return "set the top-level key dns"

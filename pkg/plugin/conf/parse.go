@@ -76,6 +76,9 @@ func Parse(in Input) (Request, error) {
 	if r.IPAM.Type != "" && r.IPAM.Type != PoolType {
 		r.IPAM.Raw = bytes.Clone(in.Stdin)
 	}
+	for _, key := range []string{"heal", "namespaces", "ipamPaths"} {
+		ofNode(top.At(key))
+	}
 	misplaced(top)
 	// A list has the key cniVersions, and some runtimes leave it in.
 	top.Lenient(func(key, ours string) bool { return key != "cniVersions" && strict.Resembles(key, ours) })
@@ -254,9 +257,13 @@ func networkName(v strict.Value) string {
 // SettingsFile is where the settings of a node are, as package settings reads them.
 const SettingsFile = "/etc/roce/node.json"
 
+func setByNode(key string) string {
+	return fmt.Sprintf("remove it from the network; the key %q of %s on the node sets it", key, SettingsFile)
+}
+
 func ofNode(v strict.Value) {
 	if v.Present() {
-		v.Bad(fmt.Sprintf("remove it from the network; the key %q of %s on the node sets it", v.Path, SettingsFile), "it is a setting of the node, which a network cannot change")
+		v.Bad(setByNode(v.Path), "it is a setting of the node, which a network cannot change")
 	}
 }
 

@@ -68,7 +68,13 @@ func severity(v strict.Value) Severity { return strict.Choice(v, Require, Warn, 
 
 func rdma(v strict.Value) RDMA {
 	o := v.ObjectOr("mode")
-	defer o.Strict(nil)
+	defer o.Strict(func(key string) string {
+		switch key {
+		case "inUse", "fillers", "counts", "foreignGID":
+			return setByNode("rdma." + key)
+		}
+		return ""
+	})
 	return RDMA{
 		Mode: strict.Choice(o.At("mode"), RDMAAuto, RDMAShared, RDMAExclusive, RDMAOff),
 		GID:  severity(o.At("gid")),
