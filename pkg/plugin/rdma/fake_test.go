@@ -35,6 +35,7 @@ type node struct {
 	devices   []*hca
 	entered   bool  // the calling thread is in the pod's namespace
 	refuse    error // what a move ends with
+	deaf      error // what the question about the mode ends with
 	trips     int
 	files     string // sysfs and configfs, which the two namespaces share here
 	opened    int    // sockets and mounts that are not closed
@@ -205,7 +206,7 @@ func (s socket) answer(r nlsock.Request) nlsock.Reply {
 		if s.exclusive {
 			mode = 0
 		}
-		return nlsock.Reply{Rows: [][]byte{attribute(nil, 66, []byte{mode})}}
+		return nlsock.Reply{Rows: [][]byte{attribute(nil, 66, []byte{mode})}, Err: s.deaf}
 	}
 	for _, d := range s.devices {
 		if d.Index != nlsock.Number(args[1]) || !s.sees(d) {

@@ -25,6 +25,9 @@ func (s *Subsystem) Users(ctx context.Context, recorded plan.Ops, in netns.ID) (
 		if noDevice(err) {
 			continue
 		}
+		if err != nil {
+			return nil, err
+		}
 		users, err := s.users(ctx, plan.Host, d.Index, in)
 		if err != nil {
 			return nil, classify("list users of RDMA device", d.Name, err)

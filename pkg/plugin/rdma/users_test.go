@@ -10,6 +10,7 @@ import (
 	"testing/fstest"
 
 	"github.com/google/go-cmp/cmp"
+	"golang.org/x/sys/unix"
 
 	"github.com/roce-cni/roce-cni/pkg/base/cnierr"
 	"github.com/roce-cni/roce-cni/pkg/base/netns"
@@ -72,5 +73,9 @@ func TestUsersOfASharedDeviceAreThoseOfANamespace(t *testing.T) {
 	all, err2 := s.Users(t.Context(), recorded, netns.ID{})
 	if diff := cmp.Diff([]string{"process 223 (ib_write_bw) uses mlx5_0/1"}, pod); errors.Join(err, err2) != nil || diff != "" || len(all) != 3 {
 		t.Errorf("got %v and %v, %v, %v", pod, all, err, err2)
+	}
+	n.deaf = unix.ENOBUFS // the kernel has no memory now
+	if got, err := s.Users(t.Context(), recorded, netns.ID{}); cnierr.CodeOf(err) != cnierr.TryAgain {
+		t.Errorf("without an answer: %v, %v, want code %d and not the users of another device", got, err, cnierr.TryAgain)
 	}
 }
