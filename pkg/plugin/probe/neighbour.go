@@ -108,15 +108,12 @@ func optionTypes(b []byte) ([]byte, bool) {
 	return types, true
 }
 
-// checksumHolds sums up the pseudo-header and the message with its checksum.
-// The sum is all ones if nothing was damaged (RFC 1071 section 1).
+// checksumHolds sums up the pseudo-header and the message with its checksum. A message with
+// whole options has no odd byte. The sum is all ones if nothing was damaged (RFC 1071 section 1).
 func checksumHolds(src, dst netip.Addr, body []byte) bool {
 	b := icmp.IPv6PseudoHeader(src.AsSlice(), dst.AsSlice())
 	binary.BigEndian.PutUint32(b[32:36], uint32(len(body)))
 	b = append(b, body...)
-	if len(b)%2 != 0 {
-		b = append(b, 0)
-	}
 	sum := uint32(0)
 	for i := 0; i < len(b); i += 2 {
 		sum += uint32(binary.BigEndian.Uint16(b[i:]))

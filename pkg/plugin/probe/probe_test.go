@@ -9,6 +9,7 @@ import (
 	"errors"
 	"strings"
 	"testing"
+	"testing/iotest"
 	"testing/synctest"
 
 	"golang.org/x/sys/unix"
@@ -114,5 +115,9 @@ func TestFailureToEnterIsReported(t *testing.T) {
 	err := p.Do(t.Context(), plan.Op{Kind: conflictOp(target("net1"))})
 	if cnierr.CodeOf(err) != cnierr.IO || !errors.Is(err, unix.EPERM) {
 		t.Errorf("got %v, want the cause with code IO", err)
+	}
+	p.Rand = iotest.ErrReader(unix.EIO)
+	if err := p.Do(t.Context(), plan.Op{Kind: conflictOp(target("net1"))}); cnierr.CodeOf(err) != cnierr.IO || !errors.Is(err, unix.EIO) {
+		t.Errorf("without a mark: got %v, want the cause with code IO", err)
 	}
 }
