@@ -7,6 +7,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"net"
 	"net/netip"
 	"os"
@@ -218,9 +219,12 @@ func TestUnusableStateFolderUndoesTheKernelFirst(t *testing.T) {
 	hidden := w.dir + ".hidden"
 	must(t, os.Rename(w.dir, hidden))
 	write(t, w.dir, "a file where the folder was")
-	err := w.node().Del(ctx, w.del("c1", "net1"))
-	if err == nil || cnierr.CodeOf(err) != cnierr.IO {
-		t.Errorf("got %v, want code %d", err, cnierr.IO)
+	w.fake.Pod(podPath("c2"))
+	_, added := w.node().Add(ctx, w.request("c2", "net1", ""))
+	for verb, err := range map[string]error{"DEL": w.node().Del(ctx, w.del("c1", "net1")), "ADD": added} {
+		if cnierr.CodeOf(err) != cnierr.IO {
+			t.Errorf("%s: got %v, want code %d", verb, err, cnierr.IO)
+		}
 	}
 	if s := w.fake.String(); s != "" {
 		t.Errorf("the kernel has:\n%s", s)
@@ -309,4 +313,46 @@ func TestRequestedAddressHasNoSubstitute(t *testing.T) {
 		t.Errorf("got %v after asking for %v, want code %d after one", err, w.wire.asked, cnierr.AddressTaken)
 	}
 	w.mustBeEmpty("after the conflict")
+}
+
+// An ipvlan has no MAC of its own to be found by: the kernel refuses an address that another
+// ipvlan of the NIC has.
+func TestAnAddressOfAnotherIpvlanIsSetAside(t *testing.T) {
+	t.Parallel()
+	first := newIpvlanWorld(t).mustCome("c1").IPs
+	for i, taken := range first {
+		w := newIpvlanWorld(t)
+		addr, _ := netip.AddrFromSlice(taken.Address.IP)
+		w.fake.Pod(podPath("foreign"))
+		k, err := w.node().Machine.Open(podPath("foreign"))
+		must(t, err)
+		defer k.Close()
+		link := plan.Child{Name: "net1", Parent: "ens1", NIC: plan.NIC{}, Mode: conf.L2, MTU: 1500}
+		must(t, k.Do(ctx, plan.InPod(link, plan.Address{Link: "net1", Prefix: netip.PrefixFrom(addr.Unmap(), addr.Unmap().BitLen())})...))
+		var log strings.Builder
+		w.log = slog.New(slog.NewTextHandler(&log, nil))
+		got := w.mustCome("c1").IPs
+		if got[i].Address.IP.Equal(taken.Address.IP) || !strings.Contains(log.String(), "address="+addr.Unmap().String()+" ") {
+			t.Errorf("got %v, the log says %q", got[i].Address.IP, log.String())
+		}
+	}
+}
+
+// The policy is about NICs of the host, not about what another plugin has put into the pod.
+func TestThePolicyOfTheNodeIsAskedForNICsOfTheHost(t *testing.T) {
+	t.Parallel()
+	refuse := func(nic plan.Link) error { return cnierr.New(cnierr.BadConfig, "use", string(nic.Name), "", "no") }
+	w := newWorld(t)
+	w.fake.Pod(podPath("c1"))
+	n := w.node()
+	n.AllowParent = refuse
+	if _, err := n.Add(ctx, w.request("c1", "net1", "")); cnierr.CodeOf(err) != cnierr.BadConfig || !strings.Contains(err.Error(), `"ens1"`) {
+		t.Errorf("got %v, want what the policy says", err)
+	}
+	w.mustBeEmpty("after an ADD that was refused")
+	w = chain(t)
+	n = w.node()
+	n.AllowParent = refuse
+	_, err := n.Add(ctx, w.adopted("c1", 3, ""))
+	must(t, err)
 }

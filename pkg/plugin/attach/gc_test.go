@@ -6,8 +6,10 @@ package attach_test
 import (
 	"context"
 	"fmt"
+	"log/slog"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -88,9 +90,56 @@ func TestGCDoesNotWaitForCallsOfOtherNetworks(t *testing.T) {
 	if err := w.node().GC(ended, w.gc("another")); err != nil {
 		t.Errorf("GC of another network: %v", err)
 	}
-	if err := w.node().GC(ended, w.gc("rail")); cnierr.CodeOf(err) != cnierr.TryAgain {
-		t.Errorf("GC of the network itself: got %v, want code %d", err, cnierr.TryAgain)
+	_, added := w.node().Add(ended, w.request("c1", "net1", ""))
+	for verb, err := range map[string]error{
+		"GC": w.node().GC(ended, w.gc("rail")), "DEL": w.node().Del(ended, w.del("c1", "net1")), "ADD": added, "CHECK": w.node().Check(ended, w.request("c1", "net1", "")),
+	} {
+		if cnierr.CodeOf(err) != cnierr.TryAgain {
+			t.Errorf("%s of the container: got %v, want code %d", verb, err, cnierr.TryAgain)
+		}
 	}
+}
+
+// TestWhatAReapedPodLeftIsForgotten has a pod with things on the host, and calls of ForgetReaped
+// that must change nothing before the one that removes them.
+func TestWhatAReapedPodLeftIsForgotten(t *testing.T) {
+	t.Parallel()
+	w := newLinkedWorld(t)
+	w.mustCome("c1")
+	rec, err := w.node().Records.Load(c1)
+	must(t, err)
+	w.fake.RemovePod(podPath("c1"))
+	host, files := w.fake.Host().String(), w.files()
+	var log strings.Builder
+	n := w.node()
+	n.Log = slog.New(slog.NewTextHandler(&log, nil))
+	stays := func(why string) {
+		t.Helper()
+		if log.Len() > 0 || w.fake.Host().String() != host || !slices.Equal(w.files(), files) {
+			t.Errorf("%s: logged %q, files %v, the host has\n%s", why, log.String(), w.files(), w.fake.Host())
+		}
+	}
+	n.ForgetReaped(ctx, c1, netns.ID{Dev: 4, Ino: 7})
+	stays("a record of another namespace")
+	n.ForgetReaped(ctx, conf.Attachment{ContainerID: "c9", IfName: "net1"}, rec.NetnsID)
+	stays("no record")
+	unlock, err := n.Records.Lock(ctx, "c1")
+	must(t, err)
+	n.ForgetReaped(ctx, c1, rec.NetnsID)
+	stays("a call works on the container")
+	unlock()
+	w.fake.FailAt(1, errFault)
+	n.ForgetReaped(ctx, c1, rec.NetnsID)
+	if !strings.Contains(log.String(), errFault.Error()) {
+		t.Errorf("the log of a failure says %q", log.String())
+	}
+	w.fake.Heal()
+	n.ForgetReaped(ctx, c1, rec.NetnsID)
+	w.mustBeEmpty("after ForgetReaped")
+	if unlock, err = n.Records.Lock(ctx, "c1"); err == nil {
+		unlock()
+	}
+	must(t, err)
 }
 
 func TestGCAfterACrashAtEveryOpLeavesNothing(t *testing.T) {

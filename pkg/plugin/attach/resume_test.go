@@ -4,6 +4,8 @@
 package attach_test
 
 import (
+	"fmt"
+	"path/filepath"
 	"strings"
 	"testing"
 
@@ -42,6 +44,44 @@ func TestInterfaceOfAnotherNetworkIsNotTakenForOurs(t *testing.T) {
 	if diff := cmp.Diff(leases, w.leases()); diff != "" {
 		t.Errorf("the leases changed (-before +after):\n%s", diff)
 	}
+}
+
+func TestASecondRoceOfAListIsRefused(t *testing.T) {
+	t.Parallel()
+	const other = `, "mtu": 1400`
+	before := func(name, sandbox string) string {
+		return fmt.Sprintf(`, "prevResult": {"cniVersion": "1.0.0", "interfaces": [{"name": %q, "sandbox": %q}]}`, name, sandbox)
+	}
+	for extra, want := range map[string]cnierr.Code{
+		"":                           0,
+		other:                        0, // the network has changed
+		before("eth0", "/x"):         0,
+		before("net1", ""):           0, // on the host
+		before("eth0", "/x") + other: cnierr.BadConfig,
+		before("net1", "/x"):         cnierr.BadConfig,
+		before("net1", "/x") + other: cnierr.BadConfig,
+	} {
+		w := newWorld(t)
+		w.mustCome("c1")
+		was := w.fake.String()
+		_, err := w.node().Add(ctx, w.request("c1", "net1", extra))
+		if (err == nil) != (want == 0) || err != nil && cnierr.CodeOf(err) != want || err != nil && w.fake.String() != was {
+			t.Errorf("second ADD with %q: got %v, want code %d, and the pod has\n%s", extra, err, want, w.fake)
+		}
+	}
+}
+
+func TestAddBesideAnUnreadableRecordOfItsOwnIsRefused(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	w.mustCome("c1")
+	write(t, filepath.Join(w.dir, "attachments", "c1", "net1.json"), "{")
+	was := w.fake.String()
+	if _, err := w.node().Add(ctx, w.request("c1", "net1", "")); cnierr.CodeOf(err) != cnierr.Unreadable || w.fake.String() != was {
+		t.Errorf("got %v, want code %d, and the pod has\n%s", err, cnierr.Unreadable, w.fake)
+	}
+	w.mustLeave("c1")
+	w.mustBeEmpty("after DEL")
 }
 
 func TestIPAMPluginThatIsNotInstalledLeavesNothing(t *testing.T) {

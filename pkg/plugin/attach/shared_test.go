@@ -4,6 +4,7 @@
 package attach_test
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"net/netip"
@@ -137,6 +138,23 @@ func TestLastDELsAtOnceLeaveNothing(t *testing.T) {
 		w.mustShare(false, "after both DELs")
 		w.mustBeEmpty("after both DELs")
 	}
+}
+
+func TestADELThatWaitsForOthersUntilItIsOverKeepsWhatIsShared(t *testing.T) {
+	t.Parallel()
+	w, add := sharers(t)
+	must(t, add("c1"))
+	release, err := w.node().Records.LockShared(ctx)
+	must(t, err)
+	ended, cancel := context.WithCancel(ctx)
+	cancel()
+	if err := w.node().Del(ended, w.del("c1", "net1")); cnierr.CodeOf(err) != cnierr.TryAgain {
+		t.Errorf("got %v, want code %d", err, cnierr.TryAgain)
+	}
+	w.mustShare(true, "after a DEL that was over")
+	release()
+	w.mustLeave("c1")
+	w.mustBeEmpty("after DEL")
 }
 
 func TestAForeignThingIsNeitherSharedNorRemoved(t *testing.T) {
