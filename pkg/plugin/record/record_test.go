@@ -145,7 +145,8 @@ func TestUnreadableRecordIsNeverGuessedAt(t *testing.T) {
 		"unknown place":     `{"version":3,"bootID":"boot-1","plan":{"ops":[{"op":"up","place":"moon","args":{}}]}}`,
 		"too long":          strings.Repeat("x", trusted.MaxSize+1),
 	} {
-		plant(t, s.path(conf.Attachment{ContainerID: "c1", IfName: name}), content)
+		mine := fmt.Sprintf(`{"containerID":"c1","ifName":%q,"version"`, name) // it is refused for what it says
+		plant(t, s.path(conf.Attachment{ContainerID: "c1", IfName: name}), strings.Replace(content, `{"version"`, mine, 1))
 	}
 	behind(t, s.path(conf.Attachment{ContainerID: "c1", IfName: "link"}))
 	for _, at := range []conf.Attachment{{ContainerID: "c1", IfName: "of net1"}, {ContainerID: "c2", IfName: "net1"}} {
