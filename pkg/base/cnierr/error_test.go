@@ -157,6 +157,21 @@ func TestInNamesTheObjectOfEachErrorThatIsJoined(t *testing.T) {
 	}
 }
 
+func TestSTATUSSaysWhetherNothingOrOnlySomeCanBeServed(t *testing.T) {
+	t.Parallel()
+	for code, want := range map[cnierr.Code]cnierr.Code{
+		cnierr.BadParent: cnierr.Limited, cnierr.PoolExhausted: cnierr.NotAvailable, cnierr.IO: cnierr.NotAvailable,
+	} {
+		e := cnierr.CNI("roce", cnierr.Unavailable(fmt.Errorf("a: %w", cnierr.New(code, "find", "x", "do this", "no"))))
+		if e.Code != uint(want) || e.Details != "do this" || !strings.HasSuffix(e.Msg, `serve "ADD": a: find "x": no`) {
+			t.Errorf("of code %d: got %+v, want code %d", code, e, want)
+		}
+	}
+	if err := cnierr.Unavailable(nil); err != nil {
+		t.Errorf("of nil: %v", err)
+	}
+}
+
 func TestEachOfNoErrorIsNothing(t *testing.T) {
 	if got := cnierr.Each(nil); len(got) > 0 {
 		t.Errorf("got %v", got)
