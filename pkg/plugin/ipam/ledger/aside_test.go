@@ -51,3 +51,23 @@ func TestAnAddressIsSetAsideUntilItIsDropped(t *testing.T) {
 		t.Errorf("it counts as damage: %v", why)
 	}
 }
+
+func TestAnOwnerIsNamedByWhatIsKnownOfIt(t *testing.T) {
+	t.Parallel()
+	o := Owner{PodNamespace: "ml", PodName: "trainer-0", ContainerID: "c1", Netns: netns.Ref{Path: "/run/netns/x"}}
+	for _, c := range []struct {
+		want   string
+		forget func()
+	}{
+		{"pod ml/trainer-0", func() { o.PodNamespace = "" }},
+		{"pod trainer-0", func() { o.PodName = "" }},
+		{"container c1", func() { o.ContainerID = "" }},
+		{"namespace /run/netns/x", func() { o.Netns = netns.Ref{} }},
+		{"several namespaces", func() {}},
+	} {
+		if got := o.String(); got != c.want {
+			t.Errorf("got %s, want %s", got, c.want)
+		}
+		c.forget()
+	}
+}
