@@ -143,7 +143,7 @@ func (rs *rails) rule(o *strict.Object) {
 
 func nameTemplate(v strict.Value) string {
 	s, ok := v.Text("")
-	if ok && !pool.ValidTemplate(s) {
+	if !pool.ValidTemplate(s) {
 		v.Bad(pool.TemplateHint, "%q has a brace outside of a placeholder", s)
 		return ""
 	}
