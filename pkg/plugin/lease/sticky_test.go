@@ -63,6 +63,18 @@ func TestAPodThatHasNoStickyAddressGetsAnOrdinaryOneAndAsksOnce(t *testing.T) {
 	}
 }
 
+// It must not get ordinary addresses instead, silently.
+func TestAPodWithAGrantThatDoesNotFitItsNetworkGetsNoAddress(t *testing.T) {
+	t.Parallel()
+	n := sticky(t)
+	one := []pool.Subnet{ofPool("10.7.0.64-10.7.0.64")}
+	n.agent[stickyKey("pod-0")] = nodefile.Answer{Rails: [][]pool.Subnet{one, one}, Until: n.now + grantTime}
+	if rails, err := n.claim("pod-0", "").Acquire(t.Context()); cnierr.CodeOf(err) != cnierr.BadConfig || len(rails) > 0 {
+		t.Errorf("got %v, %v", addrs(rails), err)
+	}
+	n.mustHold("refused", nil)
+}
+
 // After the end of the grant, the agent may have looked for leases before this one was
 // made.
 func TestAcquireReleasesWhatWasLeasedAfterTheEndOfTheGrant(t *testing.T) {
