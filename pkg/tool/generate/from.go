@@ -5,6 +5,7 @@ package generate
 
 import (
 	"bytes"
+	"cmp"
 	_ "embed"
 	"encoding/json"
 	"errors"
@@ -20,10 +21,12 @@ import (
 
 // object is a Kubernetes object, or a CNI configuration without kind.
 type object struct {
-	Kind     string `json:"kind"`
-	Metadata struct {
-		Name      string `json:"name"`
-		Namespace string `json:"namespace"`
+	APIVersion string `json:"apiVersion"`
+	Kind       string `json:"kind"`
+	Metadata   struct {
+		Name      string            `json:"name"`
+		Namespace string            `json:"namespace"`
+		Labels    map[string]string `json:"labels"`
 		// Annotations may have the resource of the device plugin.
 		Annotations map[string]string `json:"annotations"`
 	} `json:"metadata"`
@@ -51,7 +54,7 @@ func From(text []byte) ([]Document, error) {
 	var faults []error
 	c := converter{sources: map[string]object{}, pools: map[string]string{}}
 	for _, o := range objects {
-		if isPool(o.Kind) {
+		if o.isPool() {
 			c.sources[o.Kind+" "+o.Metadata.Name] = o
 		}
 	}
@@ -75,8 +78,26 @@ func From(text []byte) ([]Document, error) {
 	return c.out, errors.Join(faults...)
 }
 
-func isPool(kind string) bool {
-	return kind == "SpiderIPPool" || kind == "IPPool" || kind == "CIDRPool"
+// isPool says whether it is a pool that a network may use. Calico and whereabouts also have a
+// kind IPPool.
+func (o object) isPool() bool {
+	if o.Kind == "IPPool" || o.Kind == "CIDRPool" {
+		group := o.group()
+		return group == "" || group == nvIPAM
+	}
+	return o.Kind == "SpiderIPPool"
+}
+
+// nvIPAM is the API group of the pools of NVIDIA's IPAM plugin.
+const nvIPAM = "nv-ipam.nvidia.com"
+
+// group returns the API group, "" if the object does not name one.
+func (o object) group() string {
+	group, _, named := strings.Cut(o.APIVersion, "/")
+	if !named {
+		return ""
+	}
+	return group
 }
 
 func isNetwork(kind string) bool {
@@ -136,7 +157,7 @@ func objectOf(all map[string]any) (o object, err error) {
 		return o, nil
 	}
 	o.spec, o.status = top.object("spec"), top.object("status")
-	if !isNetwork(o.Kind) && !isPool(o.Kind) {
+	if !isNetwork(o.Kind) && !o.isPool() {
 		return o, nil
 	}
 	for _, key := range slices.Sorted(maps.Keys(all)) {
@@ -157,8 +178,11 @@ type converter struct {
 
 func (c *converter) convert(o object) error {
 	switch {
-	case isPool(o.Kind):
+	case o.isPool():
 		return nil // with the first network that uses it
+	case o.Kind == "IPPool":
+		c.kept(o, fmt.Sprintf("it is of %s, and only networks with pools of %s use IPPools", o.group(), nvIPAM))
+		return nil
 	case o.Kind == "SpiderMultusConfig":
 		return c.spiderMultusConfig(o)
 	case o.Kind == "MacvlanNetwork":
@@ -202,7 +226,7 @@ func (c *converter) kept(o object, why string) {
 func (c *converter) unused(objects []object) {
 	for _, o := range objects {
 		key := o.Kind + " " + o.Metadata.Name
-		if isPool(o.Kind) && !slices.Contains(c.used, key) {
+		if o.isPool() && !slices.Contains(c.used, key) {
 			c.out = append(c.out, Document{Comments: []string{o.String() + ": not converted, because no network of the file uses it. Give the networks to --from too."}})
 		}
 	}
@@ -247,12 +271,28 @@ func label(name string) string {
 func (o object) newName() string { return o.Metadata.Name + "-roce" }
 
 func (c *converter) addNetwork(d Document, o object, namespace, resource string, config ordered) {
+	resource = cmp.Or(resource, o.Metadata.Annotations[resourceName])
+	o.metadataDropped(&d)
 	d.note("name: a new one, so that the old network stays until no pod uses it. A pod asks for the new one: k8s.v1.cni.cncf.io/networks: %s.", o.newName())
 	if resource == "" {
 		d.note("No object names the resource of the device plugin for this network. If its pods request one, add it: annotations: {%s: RESOURCE}.", resourceName)
 	}
 	d.Object = network(o.newName(), namespace, resource, append(ordered{{"cniVersion", cniVersion}, {"name", o.newName()}}, config...))
 	c.out = append(c.out, d)
+}
+
+// metadataDropped adds a comment for each annotation and label, but for those that this package or
+// nothing outside of kubectl reads.
+func (o object) metadataDropped(d *Document) {
+	const why = "the new network does not have it. If a program needs it, add it."
+	for _, key := range slices.Sorted(maps.Keys(o.Metadata.Annotations)) {
+		if key != resourceName && key != "kubectl.kubernetes.io/last-applied-configuration" && !slices.Contains(injections(), key) {
+			d.note("Dropped: annotation %s: %s", key, why)
+		}
+	}
+	for _, key := range slices.Sorted(maps.Keys(o.Metadata.Labels)) {
+		d.note("Dropped: label %s: %s", key, why)
+	}
 }
 
 // fields is an object of another stack, which may lack what its methods ask for. It knows
@@ -348,24 +388,28 @@ func (f *fields) done() {
 var dropped []byte
 
 // drop adds a comment for each member that has a reason in dropped to be dropped from a kind of
-// object. A member that says nothing (false, 0, "", empty) has none.
+// object. A member that says nothing (false, 0, "", empty) has none, unless dropped has a reason
+// for false.
 func (f *fields) drop(d *Document, kind string) {
 	var all map[string]map[string]string
 	if err := yaml.UnmarshalStrict(dropped, &all); err != nil {
 		panic("generate: dropped.yaml: " + err.Error())
 	}
 	reasons := all[kind]
-	for _, key := range slices.Sorted(maps.Keys(reasons)) {
-		if v := f.whole(key); !empty(v) {
-			d.note("Dropped: %s%s: %s.", f.path, key, reasons[key])
+	for _, said := range slices.Sorted(maps.Keys(reasons)) {
+		key, off := strings.CutSuffix(said, ": false")
+		if v := f.whole(key); !off && !empty(v) || off && v == false {
+			d.note("Dropped: %s%s: %s.", f.path, said, reasons[said])
 		}
 	}
 }
 
-// rest adds a comment for each member that nothing has asked for.
+// rest adds a comment for each member that nothing has asked for. False and 0 say something in a
+// member with an unknown default.
 func (f *fields) rest(d *Document) {
 	for _, key := range slices.Sorted(maps.Keys(f.all)) {
-		if !f.asked[key] && !empty(f.all[key]) {
+		v := f.all[key]
+		if says := !empty(v) || v == false || v == float64(0); says && !f.asked[key] {
 			d.note("Dropped: %s%s: roce-cni does not know it. If you need what it does, look for it in docs/configuration.md.", f.path, key)
 		}
 	}

@@ -52,11 +52,51 @@ func TestWhatIsLostIsNamed(t *testing.T) {
 		},
 		nad + `{"name":"n","plugins":[{"type":"sriov"},{"type":"coordinator","mode":"underlay"}]}'`: {"Problem: coordinator.mode underlay"},
 		nad + `{"name":"n","plugins":[{"type":"macvlan","master":"e"},{"type":"sbr","table":50}]}'`: {"plugins[1].table"},
-		"kind: MacvlanNetwork\nmetadata: {name: net, annotations: {a: true}}\nspec: {master: e}":    {"document 1: NOT converted"},
-		"kind: List\nitems: [{kind: MacvlanNetwork, metadata: {name: net}, spec: {}, master: e}]":   {"items[0]: NOT converted", `"master" stands beside spec`},
-		"kind: MacvlanNetwork\nmetadata: {name: net}\nspec: {master: e}\n---\nkind: [":              {"document 2: NOT converted"},
+		nad + `{"name":"n","type":"macvlan","master":"e","ipam":{"type":"whereabouts","range":"10.1.0.0/16","enable_overlapping_ranges":false}}'`: {
+			"ipam.enable_overlapping_ranges: false", "No two pods",
+		},
+		nad + `{"name":"n","type":"macvlan","master":"e","noneOfOurs":false,"neither":0}'`:                                                                          {"Dropped: noneOfOurs", "Dropped: neither"},
+		multus + `{cniType: macvlan, enableCoordinator: false, macvlan: {master: [e], ippools: {ipv4: [a]}}}`:                                                       {"spec.enableCoordinator: false: roce always"},
+		multus + `{cniType: macvlan, macvlan: {master: [e, f], ippools: {ipv4: [a]}}}`:                                                                              {"bond0", "names no mode"},
+		multus + `{cniType: macvlan, macvlan: {master: [e, f], bond: {name: b, mode: 0}, ippools: {ipv4: [a]}}}`:                                                    {"with mode 0,"},
+		"kind: SpiderMultusConfig\nmetadata: {name: net, annotations: {k8s.v1.cni.cncf.io/resourceName: r.io/x}}\nspec: {cniType: macvlan, macvlan: {master: [e]}}": {`"k8s.v1.cni.cncf.io/resourceName":"r.io/x"`},
+		"kind: MacvlanNetwork\nmetadata: {name: net, annotations: {k8s.v1.cni.cncf.io/resourceName: r.io/x}}\nspec: {master: e}":                                    {`"k8s.v1.cni.cncf.io/resourceName":"r.io/x"`},
+		"kind: NetworkAttachmentDefinition\nmetadata: {name: net, labels: {team: a}, annotations: {k8s.v1.cni.cncf.io/bridgeName: br, x.io/owner: b}}\nspec: {config: '{\"name\":\"n\",\"type\":\"macvlan\",\"master\":\"e\"}'}": {
+			"annotation k8s.v1.cni.cncf.io/bridgeName", "annotation x.io/owner", "label team",
+		},
+		"kind: MacvlanNetwork\nmetadata: {name: net, annotations: {a: true}}\nspec: {master: e}":  {"document 1: NOT converted"},
+		"kind: List\nitems: [{kind: MacvlanNetwork, metadata: {name: net}, spec: {}, master: e}]": {"items[0]: NOT converted", `"master" stands beside spec`},
+		"kind: MacvlanNetwork\nmetadata: {name: net}\nspec: {master: e}\n---\nkind: [":            {"document 2: NOT converted"},
 	} {
 		docs, _ := From([]byte(text))
+		got := comments(t, docs)
+		for _, w := range want {
+			if !strings.Contains(got, w) {
+				t.Errorf("%s\nis converted without %q:\n%s", text, w, got)
+			}
+		}
+	}
+}
+
+// TestPoolsOfOthersAreNotThoseOfNVIDIA has pools of one kind and name, of which a network uses one.
+func TestPoolsOfOthersAreNotThoseOfNVIDIA(t *testing.T) {
+	t.Parallel()
+	const (
+		calico      = "apiVersion: crd.projectcalico.org/v1\nkind: IPPool\nmetadata: {name: p}\nspec: {cidr: 10.9.0.0/16, ipipMode: Always}\n---\n"
+		whereabouts = "apiVersion: whereabouts.cni.cncf.io/v1alpha1\nkind: IPPool\nmetadata: {name: p}\nspec: {range: 10.8.0.0/16, allocations: {}}\n---\n"
+		nvidia      = "apiVersion: nv-ipam.nvidia.com/v1alpha1\nkind: IPPool\nmetadata: {name: p}\nspec: {subnet: 10.1.0.0/16, perNodeBlockSize: 16}\n---\n"
+		network     = "kind: MacvlanNetwork\nmetadata: {name: net}\nspec: {master: e, ipam: '{\"type\": \"nv-ipam\", \"poolName\": \"p\"}'}\n---\n"
+	)
+	for text, want := range map[string][]string{
+		nvidia + calico + whereabouts + network: {"10.1.0.0/16", "IPPool p: not converted", "of crd.projectcalico.org", "of whereabouts.cni.cncf.io"},
+		calico + network:                        {"The IPPool p is not in the file", "of crd.projectcalico.org"},
+		whereabouts:                             {"of whereabouts.cni.cncf.io"},
+		nvidia:                                  {"no network of the file uses it"},
+	} {
+		docs, err := From([]byte(text))
+		if err != nil {
+			t.Error(err)
+		}
 		got := comments(t, docs)
 		for _, w := range want {
 			if !strings.Contains(got, w) {

@@ -56,12 +56,17 @@ func (c *converter) spiderMultusConfig(o object) error {
 func spiderDropped(d *Document, o object, part *fields, resource string) {
 	o.spec.drop(d, "SpiderMultusConfig")
 	part.drop(d, "SpiderMultusConfig, its plugin")
-	for _, key := range []string{"rdma-resource-inject", "network-resource-inject"} {
-		if o.Metadata.Annotations["cni.spidernet.io/"+key] != "" {
-			d.note("Problem: Spiderpool put this network and its resource into pods with the annotation cni.spidernet.io/%s, and nothing does so now. Such pods need "+
+	for _, key := range injections() {
+		if o.Metadata.Annotations[key] != "" {
+			d.note("Problem: Spiderpool put this network and its resource into pods with the annotation %s, and nothing does so now. Such pods need "+
 				"the annotation k8s.v1.cni.cncf.io/networks: %s, and the limit %s: 1.", key, o.newName(), cmp.Or(resource, "RESOURCE of the device plugin"))
 		}
 	}
+}
+
+// injections are the annotations of networks that Spiderpool puts into pods.
+func injections() []string {
+	return []string{"cni.spidernet.io/rdma-resource-inject", "cni.spidernet.io/network-resource-inject"}
 }
 
 // coordinator returns what replaces a mode of Spiderpool's coordinator: in the mode underlay the
@@ -105,7 +110,7 @@ func withRail(ipam any) any {
 // spiderMaster returns the NIC. Spiderpool can make a bond on the node, and roce makes none.
 func spiderMaster(d *Document, part *fields) string {
 	masters, bond := part.list("master"), part.object("bond")
-	name, mode, options := bond.str("name"), bond.number("mode"), bond.str("options")
+	name, mode, options := bond.str("name"), bond.whole("mode"), bond.str("options")
 	switch len(masters) {
 	case 0:
 		return ""
@@ -113,7 +118,10 @@ func spiderMaster(d *Document, part *fields) string {
 		return masters[0]
 	}
 	name = cmp.Or(name, "bond0")
-	how := fmt.Sprintf("mode %d", mode)
+	how := fmt.Sprintf("mode %v", mode)
+	if mode == nil { // Spiderpool has no default
+		how = "a mode (the object names no mode; on a node: cat /proc/net/bonding/" + name + ")"
+	}
 	if options != "" {
 		how += " and the options " + options
 	}
@@ -240,7 +248,7 @@ func (c *converter) upstream(o object, config *fields) error {
 	if one, ok := out[0].(ordered); ok && len(out) == 1 {
 		all = one
 	}
-	c.addNetwork(d, o, o.Metadata.Namespace, o.Metadata.Annotations[resourceName], all)
+	c.addNetwork(d, o, o.Metadata.Namespace, "", all)
 	return nil
 }
 
