@@ -27,10 +27,10 @@ func hierarchies() ([]string, error) {
 	return filepath.Glob("/sys/fs/cgroup/*")
 }
 
-// makeCgroups makes our cgroups, and returns their name. One of cpuset has no
-// processors until it is told which.
-func makeCgroups() (string, error) {
-	name := cgroup + os.Getenv(outside)
+// makeCgroups makes our cgroups, or those of another kubelet below them, and returns their
+// name. One of cpuset has no processors until it is told which.
+func makeCgroups(below string) (string, error) {
+	name := filepath.Join(cgroup+os.Getenv(outside), below)
 	all, err := hierarchies()
 	if err != nil {
 		return "", err
@@ -40,7 +40,7 @@ func makeCgroups() (string, error) {
 			return "", err
 		}
 		for _, file := range []string{"cpuset.cpus", "cpuset.mems"} {
-			text, err := os.ReadFile(filepath.Join(h, file))
+			text, err := os.ReadFile(filepath.Join(h, filepath.Dir(name), file))
 			if errors.Is(err, fs.ErrNotExist) {
 				continue
 			}

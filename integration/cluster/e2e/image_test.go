@@ -59,8 +59,8 @@ func pack(t *testing.T, files map[string][]byte) []byte {
 	return out.Bytes()
 }
 
-// images brings what the pods run into containerd: registries are not asked.
-func (n *node) images(t *testing.T) {
+// images brings what the pods run into containerd, with ctr and its flags: registries are not asked.
+func (n *node) images(t *testing.T, ctr ...string) {
 	t.Helper()
 	shell, err := filepath.EvalSymlinks(filepath.Join(bin, "busybox"))
 	must(t, err)
@@ -80,6 +80,6 @@ func (n *node) images(t *testing.T) {
 	} {
 		file := filepath.Join(t.TempDir(), "image.tar")
 		writeImage(t, file, image.name, image.entrypoint, image.files)
-		run(t, filepath.Join(bin, "ctr"), "-n", "k8s.io", "images", "import", file)
+		run(t, append(ctr, "-n", "k8s.io", "images", "import", file)...)
 	}
 }

@@ -33,9 +33,15 @@ func (n *node) kubelet(t *testing.T) {
 		must(t, os.Mkdir("/opt/cni/net.d", 0o755))
 		must(t, os.WriteFile("/opt/cni/net.d/00-multus.conflist", n.multus, 0o600))
 		n.startContainerd(t)
-		n.images(t)
+		n.images(t, filepath.Join(bin, "ctr"))
 		n.startKubelet(t)
 	})
+	n.awaitReady(t)
+	t.Logf("the node is ready after %v", time.Since(began).Round(10*time.Millisecond))
+}
+
+func (n *node) awaitReady(t *testing.T) {
+	t.Helper()
 	eventually(t, "the node is ready", func(ctx context.Context) error {
 		node, err := n.admin.CoreV1().Nodes().Get(ctx, n.name, meta.GetOptions{})
 		if err != nil {
@@ -48,7 +54,6 @@ func (n *node) kubelet(t *testing.T) {
 		}
 		return fmt.Errorf("%+v", node.Status.Conditions)
 	})
-	t.Logf("the node is ready after %v", time.Since(began).Round(10*time.Millisecond))
 }
 
 // linkPlugins puts our plugins where runtimes look for them, unless they are there.
@@ -78,7 +83,7 @@ func (n *node) startContainerd(t *testing.T) {
 func (n *node) startKubelet(t *testing.T) {
 	t.Helper()
 	must(t, pretend())
-	group, err := makeCgroups()
+	group, err := makeCgroups("")
 	must(t, err)
 	settle(t, "testdata/kubelet.yaml", "/var/lib/kubelet.yaml", "CGROUP", group)
 	must(t, n.WriteKubeconfig("/var/lib/kubelet.conf", ground.KubeletToken(n.name)))
@@ -87,21 +92,26 @@ func (n *node) startKubelet(t *testing.T) {
 	cmd := exec.Command(filepath.Join(from, "kubelet"), "--config=/var/lib/kubelet.yaml", "--kubeconfig=/var/lib/kubelet.conf",
 		"--hostname-override="+n.name, "--node-ip="+n.address)
 	_, err = ground.StartProcess(t.Context(), "/var/log/kubelet.log", cmd, func(ctx context.Context) error {
-		conn, err := (&net.Dialer{}).DialContext(ctx, "tcp", "127.0.0.1:10248")
-		if err != nil {
-			return err
-		}
-		return conn.Close()
+		return listens(ctx, "127.0.0.1:10248")
 	})
 	must(t, err)
 }
 
-// settle writes a file with a word replaced.
-func settle(t *testing.T, from, to, word, by string) {
+// listens asks whether a program listens at an address.
+func listens(ctx context.Context, address string) error {
+	conn, err := (&net.Dialer{}).DialContext(ctx, "tcp", address)
+	if err != nil {
+		return err
+	}
+	return conn.Close()
+}
+
+// settle writes a file with words replaced, each by the next one.
+func settle(t *testing.T, from, to string, words ...string) {
 	t.Helper()
 	text, err := os.ReadFile(from)
 	must(t, err)
-	must(t, os.WriteFile(to, []byte(strings.ReplaceAll(string(text), word, by)), 0o600))
+	must(t, os.WriteFile(to, []byte(strings.NewReplacer(words...).Replace(string(text))), 0o600))
 }
 
 // pretend shows kubelet the kernel settings that it wants, so that it does not

@@ -64,7 +64,7 @@ var onlyNode = sync.OnceValues(func() (*node, error) {
 	if err := os.Mkdir("/var/lib/ground", 0o700); err != nil {
 		return nil, err
 	}
-	n.Cluster, err = ground.Start(context.Background(), ground.Options{Bin: from, Dir: "/var/lib/ground", Nodes: []string{n.name}, Listen: service})
+	n.Cluster, err = ground.Start(context.Background(), ground.Options{Bin: from, Dir: "/var/lib/ground", Nodes: []string{n.name, k3sNode}, Listen: service})
 	if err != nil {
 		return nil, err
 	}

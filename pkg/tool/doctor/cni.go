@@ -44,7 +44,7 @@ func (f folders) binDirs() string { return "/" + strings.Join(f.bins, ", /") }
 func (l *look) plugin(f folders, name string) report.Finding {
 	install := "kubectl -n roce-cni rollout restart daemonset roce-cni-agent  # it installs the plugins; without it: make install"
 	if f.binDirs() != "/opt/cni/bin" {
-		install = shell.Command("helm upgrade roce-cni charts/roce-cni -n roce-cni --reuse-values --set cniBinDir=%s", "/"+f.bins[0]) +
+		install = shell.Command("helm upgrade roce-cni charts/roce-cni -n roce-cni --reuse-values --set cniBinDir=%s", "/"+l.lasting(f.bins[0])) +
 			"  # without Helm: the folder of the volume cni-bin in conf-examples/deploy/agent.yaml"
 	}
 	program := ""
@@ -88,7 +88,7 @@ func (l *look) cniConfig() []report.Finding {
 	}
 	return []report.Finding{problem("no file of /"+f.conf+" calls Multus",
 		fmt.Sprintf("# install Multus 4.2.4, the version that was tested, with the folders /%s and /%s: "+
-			"https://github.com/k8snetworkplumbingwg/multus-cni/tree/v4.2.4; for k3s and RKE2 see docs/quickstart.md", f.conf, f.bins[0]))}
+			"https://github.com/k8snetworkplumbingwg/multus-cni/tree/v4.2.4; for k3s and RKE2 see docs/quickstart.md", f.conf, l.lasting(f.bins[0])))}
 }
 
 // called judges the file that calls Multus or roce: it counts if no other is before it.
@@ -347,6 +347,16 @@ func (l *look) cniFolders() folders {
 		f.bins = []string{rootless(l.BinDir)}
 	}
 	return f
+}
+
+// lasting returns the folder in which to install what containerd reads in a folder. That of k3s
+// before October 2024 is of one release, and current links to the release that runs.
+func (l *look) lasting(dir string) string {
+	const releases = "var/lib/rancher/k3s/data"
+	if current := releases + "/current/bin"; path.Dir(path.Dir(dir)) == releases && l.there(current, needsFolders) {
+		return current
+	}
+	return dir
 }
 
 // rootless returns a path of the node as Node.Root takes it.

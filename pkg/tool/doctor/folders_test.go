@@ -18,7 +18,10 @@ func layouts() map[string]struct {
 	files           map[string]string
 	conf, bin, root string
 } {
-	const kubelet = "var/lib/kubelet"
+	const (
+		kubelet = "var/lib/kubelet"
+		release = "1f5aa17d7bf2e23e3d38790a4a252f21b246031ee4831640110d1ddaf8834f1c"
+	)
 	type files = map[string]string
 	return map[string]struct {
 		files           map[string]string
@@ -29,8 +32,8 @@ func layouts() map[string]struct {
 			"etc/cni/net.d/05-cilium.conflist":                     "of another time",
 		}, "var/lib/rancher/k3s/agent/etc/cni/net.d", "var/lib/rancher/k3s/data/cni", kubelet},
 		"k3s before": {files{
-			"var/lib/rancher/k3s/agent/etc/containerd/config.toml": "version = 2\n[plugins.\"io.containerd.grpc.v1.cri\".cni]\n  bin_dir = \"/var/lib/rancher/k3s/data/current/bin\"\n  conf_dir = \"/var/lib/rancher/k3s/agent/etc/cni/net.d\"\n",
-		}, "var/lib/rancher/k3s/agent/etc/cni/net.d", "var/lib/rancher/k3s/data/current/bin", kubelet},
+			"var/lib/rancher/k3s/agent/etc/containerd/config.toml": "version = 2\n[plugins.\"io.containerd.grpc.v1.cri\".cni]\n  bin_dir = \"/var/lib/rancher/k3s/data/" + release + "/bin\"\n  conf_dir = \"/var/lib/rancher/k3s/agent/etc/cni/net.d\"\n",
+		}, "var/lib/rancher/k3s/agent/etc/cni/net.d", "var/lib/rancher/k3s/data/" + release + "/bin", kubelet},
 		"k3s without Flannel": {files{
 			"var/lib/rancher/k3s/agent/etc/containerd/config.toml": "version = 2\n[plugins.\"io.containerd.grpc.v1.cri\"]\n  enable_selinux = false\n",
 		}, "etc/cni/net.d", "opt/cni/bin", kubelet},
@@ -124,6 +127,33 @@ func TestTheFoldersThatTheUserNamesAreTaken(t *testing.T) {
 	for a := range Run(t.Context(), n, checks) {
 		if a.Verdict != report.OK {
 			t.Errorf("%s says %s: %s", a.Check, a.Verdict, a.Found)
+		}
+	}
+}
+
+// TestTheChartGetsAFolderThatOutlivesARelease is about k3s before October 2024.
+func TestTheChartGetsAFolderThatOutlivesARelease(t *testing.T) {
+	t.Parallel()
+	l := layouts()["k3s before"]
+	for _, link := range []string{"var/lib/rancher/k3s/data/current/bin", ""} {
+		w := healthy(t)
+		for file, text := range l.files {
+			w.write(file, text)
+		}
+		w.write(l.bin+"/bridge", "")
+		w.write(l.conf+"/10-flannel.conflist", `{"plugins": [{"type": "flannel"}]}`)
+		want := "/" + l.bin
+		if link != "" {
+			w.write(link+"/bridge", "")
+			want = "/" + link
+		}
+		for _, a := range w.answers() {
+			if a.Check == "cni-plugins" && (!strings.Contains(a.Found, "/"+l.bin) || !strings.Contains(a.Fix, "cniBinDir="+want+" ")) {
+				t.Errorf("%s: %s, want %s", a.Found, a.Fix, want)
+			}
+			if a.Check == "cni-config" && !strings.Contains(a.Fix, " "+want+": ") {
+				t.Errorf("%s, want %s", a.Fix, want)
+			}
 		}
 	}
 }
