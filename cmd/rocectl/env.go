@@ -36,7 +36,11 @@ func envCommand(node *nodeFlags) *cobra.Command {
 		RunE: func(cmd *cobra.Command, args []string) error {
 			f.at = f.at.of(args)
 			out := cmd.OutOrStdout()
-			ns, err := f.read(cmd)
+			err := node.mustExist(cmd, args)
+			var ns gids.Namespace
+			if err == nil {
+				ns, err = f.read(cmd)
+			}
 			if err != nil && !f.format.Document() {
 				return errors.Join(err, podenv.Write(out, nil, gids.Advice{}, err))
 			}

@@ -31,9 +31,10 @@ import (
 func gidsCommand(node *nodeFlags) *cobra.Command {
 	var format cli.Format
 	cmd := &cobra.Command{
-		Use:   "gids",
-		Short: "Show the GID tables of the node's RDMA devices, and the owners of the entries",
-		Args:  cobra.NoArgs,
+		Use:     "gids",
+		Short:   "Show the GID tables of the node's RDMA devices, and the owners of the entries",
+		Args:    cobra.NoArgs,
+		PreRunE: node.mustExist,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			in, err := node.folder()
 			if err != nil {

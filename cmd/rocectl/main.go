@@ -69,15 +69,26 @@ func help(command string) string {
 	return strings.TrimSpace(string(text))
 }
 
+// version is what rocectl version prints for programs.
+type version struct {
+	Version string `json:"version"`
+}
+
 func versionCommand() *cobra.Command {
-	return &cobra.Command{
+	var format cli.Format
+	cmd := &cobra.Command{
 		Use:   "version",
 		Short: "Print the version",
 		Args:  cobra.NoArgs,
-		Run: func(cmd *cobra.Command, _ []string) {
-			fmt.Fprintln(cmd.OutOrStdout(), cmd.Root().DisplayName(), buildversion.BuildVersion)
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			return format.Print(cmd.OutOrStdout(), version{buildversion.BuildVersion}, func(w io.Writer) error {
+				_, err := fmt.Fprintln(w, cmd.Root().DisplayName(), buildversion.BuildVersion)
+				return cli.Written(err)
+			})
 		},
 	}
+	format.Register(cmd)
+	return cmd
 }
 
 func root(out, errOut io.Writer) *cobra.Command {

@@ -30,9 +30,10 @@ func poolCommand(node *nodeFlags) *cobra.Command {
 func poolListCommand(node *nodeFlags) *cobra.Command {
 	var format cli.Format
 	cmd := &cobra.Command{
-		Use:   "list [POOL]",
-		Short: "List the addresses that are leased or in quarantine",
-		Args:  cobra.MaximumNArgs(1),
+		Use:     "list [POOL]",
+		Short:   "List the addresses that are leased or in quarantine",
+		Args:    cobra.MaximumNArgs(1),
+		PreRunE: node.mustExist,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			in, err := node.folder()
 			if err != nil {
@@ -57,9 +58,10 @@ func poolListCommand(node *nodeFlags) *cobra.Command {
 func poolReleaseCommand(node *nodeFlags) *cobra.Command {
 	var force bool
 	cmd := &cobra.Command{
-		Use:   "release POOL ADDRESS",
-		Short: "Release a leased address; it stays in quarantine before another pod gets it",
-		Args:  cobra.ExactArgs(2),
+		Use:     "release POOL ADDRESS",
+		Short:   "Release a leased address; it stays in quarantine before another pod gets it",
+		Args:    cobra.ExactArgs(2),
+		PreRunE: node.mustExist,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			addr, err := netip.ParseAddr(args[1])
 			if err != nil {

@@ -112,6 +112,10 @@ func (f railsFlags) run(cmd *cobra.Command, node *nodeFlags) error {
 	}
 	rows, unreadable := attachments(in.records)
 	ports := withPods(n.Inventory(), rows)
+	if len(ports) == 0 {
+		return errors.Join(cnierr.New(cnierr.NoRDMA, "show", "rails",
+			"load the driver of the node's RDMA NICs; rocectl doctor says what is missing", "the node has no RDMA device"), unreadable)
+	}
 	var unheard error
 	if f.lldp {
 		unheard = f.listen(cmd, ports)
@@ -176,10 +180,6 @@ func uses(p plan.Plan, port nic.Details) bool {
 
 // write prints the table. It has the columns of the switch if they were asked for.
 func (f railsFlags) write(w io.Writer, ports []nodePort) error {
-	if len(ports) == 0 {
-		return cnierr.New(cnierr.NoRDMA, "show", "rails",
-			"load the driver of the node's RDMA NICs; rocectl doctor says what is missing", "the node has no RDMA device")
-	}
 	heads := []string{"RAIL", "NETDEV", "RDMA", "LAYER", "STATE", "SPEED", "MTU", "ADDRESS", "GPU", "ID", "GIDS FREE", "PODS"}
 	if f.lldp {
 		heads = append(heads, "SWITCH", "SWITCH PORT")

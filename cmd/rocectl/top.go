@@ -31,9 +31,10 @@ func topCommand(node *nodeFlags) *cobra.Command {
 	var format cli.Format
 	var once bool
 	cmd := &cobra.Command{
-		Use:   "top",
-		Short: "Show what each pod has and sends on the RDMA devices, again every two seconds",
-		Args:  cobra.NoArgs,
+		Use:     "top",
+		Short:   "Show what each pod has and sends on the RDMA devices, again every two seconds",
+		Args:    cobra.NoArgs,
+		PreRunE: node.mustExist,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			ctx, stop := signal.NotifyContext(cmd.Context(), unix.SIGINT, unix.SIGTERM)
 			defer stop()
@@ -100,7 +101,7 @@ func (t *top) look(ctx context.Context) ([]usage.Use, error) {
 	}
 	uses, err := n.Read(ctx)
 	if errors.Is(err, unix.EPROTONOSUPPORT) || errors.Is(err, rdma.ErrNoDevice) {
-		err = cnierr.New(cnierr.NoRDMA, "look for", "RDMA devices", "load the driver of the node's RDMA NICs; rdma dev shows their devices", "%w", err)
+		err = cnierr.New(cnierr.NoRDMA, "look for", "RDMA devices", "load the driver of the node's RDMA NICs; rdma dev shows their devices", "the node has none")
 	}
 	t.before, t.now = t.now, n.Traffic(time.Now())
 	usage.AddRates(uses, t.before, t.now)

@@ -44,10 +44,11 @@ const verifyPort = 9483
 func verifyCommand(node *nodeFlags) *cobra.Command {
 	f := verifyFlags{env: envFlags{node: node}}
 	cmd := &cobra.Command{
-		Use:   "verify [NAMESPACE/POD] [PEER...]",
-		Short: "Test the rails of a pod, and those between pods",
-		Args:  cobra.ArbitraryArgs,
-		RunE:  f.command,
+		Use:     "verify [NAMESPACE/POD] [PEER...]",
+		Short:   "Test the rails of a pod, and those between pods",
+		Args:    cobra.ArbitraryArgs,
+		PreRunE: node.mustExist,
+		RunE:    f.command,
 	}
 	f.register(cmd)
 	cmd.Flags().BoolVar(&f.all, "all", false, "test each pair of pods, not only those with this pod")
@@ -70,8 +71,9 @@ func serveCommand(node *nodeFlags) *cobra.Command {
 	f := verifyFlags{env: envFlags{node: node}}
 	var listen string
 	cmd := &cobra.Command{
-		Use:   "serve",
-		Short: "Let other pods test the rails of this pod",
+		Use:     "serve",
+		Short:   "Let other pods test the rails of this pod",
+		PreRunE: node.mustExist,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			f.env.at = f.env.at.of(args)
 			key, err := verify.KeyOf(os.Getenv(verify.TokenVariable))

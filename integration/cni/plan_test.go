@@ -70,6 +70,7 @@ func (n *node) plan(t *testing.T, a attachment, p *pod) string {
 	for _, pair := range a.args {
 		args = append(args, pair[0]+"="+pair[1])
 	}
+	must(t, os.MkdirAll(n.state, 0o700)) // before the first ADD there is none
 	return n.MustRun(t, filepath.Join(programs, "rocectl"), "plan", file,
 		"--ifname", a.ifName, "--netns", p.namespace.Name, "--args", strings.Join(args, ";"), "--state-dir", n.state)
 }

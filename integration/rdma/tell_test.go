@@ -22,7 +22,7 @@ func inside(t *testing.T, p *pod, args ...string) (string, error) {
 	shell(t, "install -m 755 "+filepath.Join(*programs, "rocectl")+" /run/rocectl-tell")
 	return try("ip", append([]string{
 		"netns", "exec", p.Name, "prlimit", "--memlock=unlimited", "setpriv", "--reuid=65534", "--regid=65534", "--clear-groups",
-		"/run/rocectl-tell", "env", "--state-dir=/none",
+		"/run/rocectl-tell", "env", "--state-dir=/",
 	}, args...)...)
 }
 

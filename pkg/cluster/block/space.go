@@ -82,11 +82,19 @@ func (p Pool) Room() (string, error) {
 		n := s.whole()
 		whole, cut, pods = whole+n, cut+s.Blocks()-n, pods+s.Total()
 	}
-	text := fmt.Sprintf("room for %d nodes of %d pods", whole, p.blockSize())
+	text := fmt.Sprintf("room for %s of %s", counted(whole, "node"), counted(p.blockSize(), "pod"))
 	if cut > 0 {
-		text += fmt.Sprintf(" and for %d with fewer, %d pods in all", cut, pods)
+		text += fmt.Sprintf(" and for %d with fewer, %s in all", cut, counted(pods, "pod"))
 	}
 	return text + where, nil
+}
+
+// counted returns "1 pod" or "2 pods".
+func counted(n int, noun string) string {
+	if n != 1 {
+		noun += "s"
+	}
+	return fmt.Sprintf("%d %s", n, noun)
 }
 
 // reserve excludes the reservations, and returns how many addresses they have.

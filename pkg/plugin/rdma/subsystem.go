@@ -330,6 +330,13 @@ func poll(ctx context.Context, wait, interval time.Duration, fn func() (bool, er
 
 const needsRoot = "run the plugin as root, with CAP_NET_ADMIN and CAP_SYS_ADMIN in the host's user namespace"
 
+// noSocketError is the error of a kernel without the netlink socket of RDMA, in words.
+type noSocketError struct{ err error }
+
+func (noSocketError) Error() string { return "the kernel has no RDMA: no module of an RDMA NIC is loaded" }
+
+func (e noSocketError) Unwrap() []error { return []error{ErrNoDevice, e.err} }
+
 // classify gives an error of the kernel its code and hint. Nil stays nil, and an
 // error with a code keeps its code.
 func classify(action, subject string, err error) error {
@@ -339,7 +346,7 @@ func classify(action, subject string, err error) error {
 		return err
 	}
 	if errors.Is(err, unix.EPROTONOSUPPORT) {
-		return cnierr.New(cnierr.NoRDMA, action, subject, discover.LoadDriver, "the kernel has no RDMA: %w", fmt.Errorf("%w: %w", ErrNoDevice, err))
+		return cnierr.New(cnierr.NoRDMA, action, subject, discover.LoadDriver, "%w", noSocketError{err})
 	}
 	for _, e := range []error{context.Canceled, context.DeadlineExceeded, nlsock.ErrInterrupted, unix.ENOMEM, unix.ENOBUFS, unix.EAGAIN} {
 		if errors.Is(err, e) {

@@ -248,7 +248,7 @@ func softwareFaults() []fault {
 		},
 		{
 			name: "no kubelet", change: func(w *world) { w.remove(registered) },
-			check: "device-plugin", verdict: report.CannotTell, says: "does not exist", advice: "root folder of kubelet",
+			check: "device-plugin", verdict: report.CannotTell, says: "there is no /var/lib/kubelet/device-plugins", advice: "root folder of kubelet",
 		},
 		{
 			name: "a pool is nearly empty", change: func(w *world) {

@@ -220,9 +220,14 @@ func (l *look) lacks(found, missing string) {
 
 // need ends the look if there is an error, of which what is the beginning.
 func (l *look) need(err error, what, missing string) {
-	if err != nil {
-		l.lacks(what+err.Error(), missing)
+	if err == nil {
+		return
 	}
+	found := err.Error()
+	if failed, is := errors.AsType[*fs.PathError](err); is && isNotExist(err) {
+		found = "there is no /" + strings.TrimPrefix(failed.Path, "/")
+	}
+	l.lacks(what+found, missing)
 }
 
 // read returns the content of a file, without the white space around it.

@@ -161,6 +161,9 @@ func (l *look) fill(p nic.Port, hidden bool) report.Finding {
 // the interface of the NIC is the uplink of a switch: it has no RoCE for macvlans.
 func (l *look) eswitchMode() []report.Finding {
 	devices, err := l.Devlink()
+	if errors.Is(err, unix.ENOENT) {
+		l.lacks("the kernel has no devlink", "root, and a kernel with devlink")
+	}
 	l.need(err, "devlink does not list the devices: ", "root, and a kernel with devlink")
 	return orOK(each(l, deviceNames(l.system()), func(_ *look, device string) report.Finding {
 		pci := l.pci(device)

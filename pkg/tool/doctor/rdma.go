@@ -33,7 +33,7 @@ func (l *look) rdmaModules() []report.Finding {
 // a module that is built in only if it has parameters or a version.
 func (l *look) notLoaded(modules []string) report.Finding {
 	list := "lib/modules/" + l.release() + "/modules.builtin"
-	builtin := l.read(list, strings.Join(modules, " and ")+" may be built in: ", "/"+list+", which the package of the kernel has")
+	builtin := l.read(list, strings.Join(modules, ", ")+" may be built in: ", "/"+list+", which the package of the kernel has")
 	absent := slices.DeleteFunc(modules, func(m string) bool {
 		return slices.ContainsFunc(strings.Fields(builtin), func(file string) bool { return path.Base(file) == m+".ko" })
 	})
