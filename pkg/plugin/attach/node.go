@@ -218,7 +218,10 @@ func (p *Pod) Close() {
 // that cannot be read.
 func Owners(records record.Store) map[netip.Addr]string {
 	out := map[netip.Addr]string{}
-	for rec := range records.All() {
+	for rec, err := range records.All() {
+		if err != nil {
+			continue
+		}
 		for _, a := range rec.Plan.Addresses() {
 			out[a.Prefix.Addr()] = rec.Who()
 		}

@@ -70,7 +70,10 @@ func (n Node) heldByPod(parent plan.Link, selected string) error {
 // read.
 func (n Node) moves() iter.Seq2[record.Record, plan.Move] {
 	return func(yield func(record.Record, plan.Move) bool) {
-		for rec := range n.Records.All() {
+		for rec, err := range n.Records.All() {
+			if err != nil {
+				continue
+			}
 			for m := range plan.All[plan.Move](rec.Plan.Ops) {
 				if !yield(rec, m) {
 					return

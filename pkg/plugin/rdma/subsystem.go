@@ -333,7 +333,9 @@ const needsRoot = "run the plugin as root, with CAP_NET_ADMIN and CAP_SYS_ADMIN 
 // noSocketError is the error of a kernel without the netlink socket of RDMA, in words.
 type noSocketError struct{ err error }
 
-func (noSocketError) Error() string { return "the kernel has no RDMA: no module of an RDMA NIC is loaded" }
+func (noSocketError) Error() string {
+	return "the kernel has no RDMA: no module of an RDMA NIC is loaded"
+}
 
 func (e noSocketError) Unwrap() []error { return []error{ErrNoDevice, e.err} }
 
