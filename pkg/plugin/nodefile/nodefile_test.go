@@ -154,8 +154,8 @@ func TestAFileThatIsNoneIsRefusedWithAllItsFaults(t *testing.T) {
 		`{}`:                            {"version: the file has version 0, this program reads version 1"},
 		`{"version": 2, "pool": 7}`:     {"version: the file has version 2, this program reads version 1"},
 		`{"version": 1, "pool": "gpu"}`: {`rails: want 1 to 32 rails, got 0`, `quarantine: "" is not a time`},
-		`{"version": 1} {}`:             {"invalid character '{' after top-level value"},
-		`{"version": 1, "pool": "gpu", "quarantine": "-1s"}`:                                                                               {`quarantine: "-1s" is not a time`},
+		`{"version": 1, "pool": "gpu", "quarantine": "-1s"}`: {`quarantine: "-1s" is not a time`},
+		`{"version": 1} {}`: {"invalid character '{' after top-level value"},
 		`{"version": 1, "pool": "other", "quarantine": "0s", "rails": [{"subnets": [{"subnet": "10.0.0.0/24", "ranges": ["10.0.0.1"]}]}]}`: {`it is of pool "other"`},
 		`{"version": 1, "pool": "gpu", "quarantine": "9", "rails": [
 			{"subnets": [{"subnet": "10.0.0.0/24"}]},
