@@ -14,6 +14,7 @@ import (
 	"regexp"
 	"slices"
 	"strings"
+	"sync"
 	"unicode/utf8"
 
 	"sigs.k8s.io/yaml"
@@ -34,7 +35,7 @@ type Entry struct {
 
 	General bool `json:"general"` // of a kind of text, not of one problem
 
-	patterns [][]*regexp.Regexp // for each of Texts; a log must match all of one
+	patterns [][]pattern // for each of Texts; a log must match all of one
 }
 
 // Answer is what is wrong and what to do.
@@ -71,9 +72,9 @@ func Load() Table {
 	}
 	for i, e := range all {
 		for _, text := range e.Texts {
-			var parts []*regexp.Regexp
+			var parts []pattern
 			for part := range strings.SplitSeq(text, " && ") {
-				parts = append(parts, pattern(part))
+				parts = append(parts, newPattern(part))
 			}
 			all[i].patterns = append(all[i].patterns, parts)
 		}
@@ -132,8 +133,8 @@ func (e Entry) in(logs []string) (string, bool) {
 // without returns a log without the lines that have a text of an entry.
 func (e Entry) without(log string) string {
 	for _, p := range slices.Concat(e.patterns...) {
-		if p.MatchString(log) {
-			log = regexp.MustCompile(`[^\n]*(?:`+p.String()+`)[^\n]*`).ReplaceAllString(log, "")
+		if p.in(log) {
+			log = regexp.MustCompile(`[^\n]*(?:`+p.expr().String()+`)[^\n]*`).ReplaceAllString(log, "")
 		}
 	}
 	return log
@@ -146,28 +147,42 @@ func (e Entry) cut(log string) string {
 	for _, parts := range e.patterns {
 		if matchAll(parts, log) {
 			for _, p := range parts {
-				out = p.ReplaceAllString(out, "\x00\n\x00")
+				out = p.expr().ReplaceAllString(out, "\x00\n\x00")
 			}
 		}
 	}
 	return out
 }
 
-func matchAll(parts []*regexp.Regexp, log string) bool {
+func matchAll(parts []pattern, log string) bool {
 	for _, p := range parts {
-		if !p.MatchString(log) {
+		if !p.in(log) {
 			return false
 		}
 	}
 	return true
 }
 
-// pattern returns the expression for one of Texts, or for a part of it. It begins with a
-// literal and has no (?i): those make regexp a hundred times slower in a long log, so the text is in lower
-// case. A blank may be the end of a line, because mail and kubectl describe wrap. A number at
-// the end is a whole one: errno 12 is not in errno 121.
-func pattern(text string) *regexp.Regexp {
-	expr := regexp.QuoteMeta(strings.ToLower(alike(text)))
+// pattern is one of Texts, or a part of it. Most logs have few of them, so an expression is
+// compiled when a log has the characters that it begins with.
+type pattern struct {
+	begin string
+	expr  func() *regexp.Regexp
+}
+
+func (p pattern) in(log string) bool {
+	return strings.Contains(log, p.begin) && p.expr().MatchString(log)
+}
+
+// newPattern makes an expression that has no (?i), which makes regexp a hundred times slower
+// in a long log: text and log are in lower case. A blank may be the end of a line, because
+// mail and kubectl describe wrap. A number at the end is a whole one: errno 12 is not in
+// errno 121.
+func newPattern(text string) pattern {
+	text = strings.ToLower(alike(text))
+	begin, _, _ := strings.Cut(text, "…")
+	begin, _, _ = strings.Cut(begin, " ")
+	expr := regexp.QuoteMeta(text)
 	expr = strings.NewReplacer(
 		" … ", `[ \n](?:[^\n]*?[ \n])?`,
 		"…", `[^\n]*?`,
@@ -176,7 +191,7 @@ func pattern(text string) *regexp.Regexp {
 	if last := expr[len(expr)-1]; '0' <= last && last <= '9' {
 		expr += `\b`
 	}
-	return regexp.MustCompile(expr)
+	return pattern{begin, sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(expr) })}
 }
 
 // Plain returns a text without the colours of terminals, and with the quotation marks
