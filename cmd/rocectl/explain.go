@@ -7,7 +7,6 @@ import (
 	"cmp"
 	"fmt"
 	"io"
-	"io/fs"
 	"os"
 	"regexp"
 	"slices"
@@ -29,42 +28,29 @@ func explainCommand() *cobra.Command {
 		Short: "Explain an error: what it means, and what to do",
 		RunE: func(cmd *cobra.Command, args []string) error {
 			out := cmd.OutOrStdout()
-			text, in := strings.Join(args, " "), cmd.InOrStdin()
-			if text == "-" || text == "" && pasted(in) {
-				b, err := io.ReadAll(io.LimitReader(in, maxPasted))
-				if err != nil {
-					return cnierr.New(cnierr.IO, "read", "standard input", "", "%w", err)
-				}
-				if len(b) > 0 || len(args) > 0 {
-					return explainText(out, string(b))
-				}
-			}
-			if text == "" {
+			if len(args) == 0 {
 				for _, e := range cnierr.Table() {
 					explainCode(out, e.Code)
 				}
 				return nil
 			}
+			text := strings.Join(args, " ")
 			if all := codes(text); len(all) > 0 {
 				for _, code := range all {
 					explainCode(out, code)
 				}
 				return nil
 			}
+			if text == "-" {
+				b, err := io.ReadAll(io.LimitReader(cmd.InOrStdin(), maxPasted))
+				if err != nil {
+					return cnierr.New(cnierr.IO, "read", "standard input", "", "%w", err)
+				}
+				text = string(b)
+			}
 			return explainText(out, text)
 		},
 	}
-}
-
-// pasted says whether standard input is a file or a pipe. A terminal is not asked, and ssh
-// without one gives a socket, which may never end.
-func pasted(in io.Reader) bool {
-	f, ok := in.(*os.File)
-	if !ok {
-		return false
-	}
-	info, err := f.Stat()
-	return err == nil && (info.Mode().IsRegular() || info.Mode()&fs.ModeNamedPipe != 0)
 }
 
 // codes returns the codes of a text that is nothing else, such as "106" or "error 106".

@@ -57,10 +57,15 @@ type planFlags struct {
 func planCommand(node *nodeFlags, offline bool) *cobra.Command {
 	f := planFlags{node: node}
 	cmd := &cobra.Command{
-		Use:     "plan FILE",
-		Short:   "Show what an ADD would do, as commands, and change nothing",
-		Args:    cobra.ExactArgs(1),
-		PreRunE: node.mustExist,
+		Use:   "plan FILE",
+		Short: "Show what an ADD would do, as commands, and change nothing",
+		Args:  cobra.ExactArgs(1),
+		PreRunE: func(cmd *cobra.Command, args []string) error {
+			if f.offline {
+				return nil
+			}
+			return node.mustExist(cmd, args)
+		},
 		RunE: func(cmd *cobra.Command, args []string) error {
 			nets, pools, err := netconf.Read(args[0], cmd.InOrStdin())
 			if err != nil {

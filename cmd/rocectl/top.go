@@ -101,7 +101,7 @@ func (t *top) look(ctx context.Context) ([]usage.Use, error) {
 	}
 	uses, err := n.Read(ctx)
 	if errors.Is(err, unix.EPROTONOSUPPORT) || errors.Is(err, rdma.ErrNoDevice) {
-		err = cnierr.New(cnierr.NoRDMA, "look for", "RDMA devices", "load the driver of the node's RDMA NICs; rdma dev shows their devices", "the node has none")
+		err = cnierr.New(cnierr.NoRDMA, "look for", "RDMA devices", "load the driver of the node's RDMA NICs; rdma dev shows their devices", "this network namespace has none")
 	}
 	t.before, t.now = t.now, n.Traffic(time.Now())
 	usage.AddRates(uses, t.before, t.now)

@@ -251,7 +251,7 @@ func metrics(t *testing.T) []string {
 		}
 		ast.Inspect(f, func(n ast.Node) bool {
 			if text, ok := n.(*ast.BasicLit); ok && strings.HasPrefix(text.Value, `"roce_cni`) {
-				lines = append(lines, "name "+text.Value)
+				lines = append(lines, "each name begins with "+text.Value)
 			}
 			return true
 		})

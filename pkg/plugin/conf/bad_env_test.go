@@ -54,6 +54,9 @@ func TestLoopbackIsNoNameForAnAttachment(t *testing.T) {
 	in.IfName = "lo"
 	_, err := conf.Parse(in)
 	bad{"lo", cnierr.BadEnv, `"CNI_IFNAME": "lo" is the loopback interface of every pod`, `choose another interface name`}.check(t, err)
+	in.Stdin = input(`"hostLink": {"routes": ["10.96.0.0/12"]}, ` + ofPool(one)).Stdin
+	_, err = conf.Parse(in)
+	bad{"lo with hostLink", cnierr.BadEnv, `"CNI_IFNAME": "lo" is the loopback interface of every pod`, `choose another interface name`}.check(t, err)
 	if _, err := conf.ParseDel(in); err != nil {
 		t.Errorf("DEL: %v", err)
 	}

@@ -159,7 +159,7 @@ func contradictoryHostLink(r Request, f *strict.Faults) {
 		f.Add(cnierr.BadConfig, key, "remove it, or set master to have roce make the interface", "another plugin makes the interface")
 	case r.IPAM.Type == "":
 		f.Add(cnierr.BadConfig, key, "set ipam.type", "without ipam the pod has no address that its node could reach")
-	case r.IfName == "": // STATUS knows no interface
+	case ifNameProblem(string(r.IfName)) != "": // it is reported; STATUS knows no interface
 	case linked < 0:
 		f.Add(cnierr.BadConfig, key, fmt.Sprintf(`leave ifName out of rails, or set it to %q for the rail that the node is to reach`, r.IfName),
 			"no rail has the name %q, which the runtime asks for", r.IfName)

@@ -76,12 +76,12 @@ func Parse(in Input) (Request, error) {
 	if r.IPAM.Type != "" && r.IPAM.Type != PoolType {
 		r.IPAM.Raw = bytes.Clone(in.Stdin)
 	}
-	for _, key := range []string{"heal", "namespaces", "ipamPaths"} {
-		ofNode(top.At(key))
-	}
 	misplaced(top)
 	// A list has the key cniVersions, and some runtimes leave it in.
 	top.Lenient(func(key, ours string) bool { return key != "cniVersions" && strict.Resembles(key, ours) })
+	for _, key := range []string{"heal", "namespaces", "ipamPaths"} { // after it: other plugins have similar keys
+		ofNode(top.At(key))
+	}
 	if err := f.Err(operation, r.Network); err != nil {
 		return Request{}, err
 	}

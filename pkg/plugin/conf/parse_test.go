@@ -235,9 +235,9 @@ func TestKeysOfOthersAreIgnored(t *testing.T) {
 	for _, key := range strings.Fields(`$schema allmulti attachments bandwidth bridge cni.dev/attachments cni.dev/valid-attachments
 		capabilities chained cleanup confDir conditionsV4 dataDir delegates description device deviceID deviceName dhcp
 		disableCheck disableGC disabledInterfaces egressRate enabledad externalSetMarkChain firewalld_zone forceAddress hairpinMode hwaddr
-		ib_kubernetes_enabled ibKubernetesEnabled ingressRate interfaces ipMasq ipMasqBackend isDefaultGateway isGateway kernelpath
+		health ib_kubernetes_enabled ibKubernetesEnabled ingressRate interfaces ipMasq ipMasqBackend isDefaultGateway isGateway kernelpath
 		kubeconfig kubernetes link link_state loadOnlyInlinedPlugins log_file log_level logFile logLevel macspoofchk markMasqBit masqAll
-		max_tx_rate min_tx_rate multiQueue ovs pciBusID pciID pkey plugins policy portIsolation portMappings preserveDefaultVlan promisc
+		max_tx_rate min_tx_rate multiQueue namespace ovs pciBusID pciID pkey plugins policy portIsolation portMappings preserveDefaultVlan promisc
 		promiscMode rdmaIsolation resourceName routes snat socketPath spoofchk stateful sysctlPrefix table tag trunk trust txQLen
 		vlanProto vlanQoS vlanTrunk vrfname xdpMode`) {
 		if _, err := conf.Parse(input(fmt.Sprintf("%q: 1", key))); err != nil {

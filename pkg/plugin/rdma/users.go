@@ -17,7 +17,8 @@ import (
 )
 
 // Users returns the programs that have queue pairs on the devices that recorded operations
-// share with the host; with a namespace only the programs in it. Errors are those of System.
+// share with the host; with a namespace only the programs in it. Beside an error there are those
+// that it found before. Errors are those of System.
 func (s *Subsystem) Users(ctx context.Context, recorded plan.Ops, in netns.ID) ([]string, error) {
 	var out []string
 	for p := range plan.All[plan.Port](recorded.At(plan.Host)) {
@@ -26,11 +27,11 @@ func (s *Subsystem) Users(ctx context.Context, recorded plan.Ops, in netns.ID) (
 			continue
 		}
 		if err != nil {
-			return nil, err
+			return out, err
 		}
 		users, err := s.users(ctx, plan.Host, d.Index, in)
 		if err != nil {
-			return nil, classify("list users of RDMA device", d.Name, err)
+			return out, classify("list users of RDMA device", d.Name, err)
 		}
 		for _, u := range users {
 			out = append(out, u+" uses "+portName(p.Device))

@@ -224,7 +224,7 @@ func (l *look) need(err error, what, missing string) {
 		return
 	}
 	found := err.Error()
-	if failed, is := errors.AsType[*fs.PathError](err); is && isNotExist(err) {
+	if failed, is := errors.AsType[*fs.PathError](err); is && isNotExist(failed) && failed.Op != "fork/exec" {
 		found = "there is no /" + strings.TrimPrefix(failed.Path, "/")
 	}
 	l.lacks(what+found, missing)

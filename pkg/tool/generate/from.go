@@ -24,9 +24,9 @@ type object struct {
 	APIVersion string `json:"apiVersion"`
 	Kind       string `json:"kind"`
 	Metadata   struct {
-		Name      string            `json:"name"`
-		Namespace string            `json:"namespace"`
-		Labels    map[string]string `json:"labels"`
+		Name      string         `json:"name"`
+		Namespace string         `json:"namespace"`
+		Labels    map[string]any `json:"labels"` // their names count
 		// Annotations may have the resource of the device plugin.
 		Annotations map[string]string `json:"annotations"`
 	} `json:"metadata"`

@@ -46,7 +46,8 @@ func TestWhatIsLostIsNamed(t *testing.T) {
 		multus + `{cniType: macvlan, coordinator: {hijackCIDR: [10.9.0.0/16], podMACPrefix: "02:42", txQueueLen: 1000, podDefaultRouteNIC: net1}, macvlan: {master: [e], ippools: {ipv4: [a]}}}`: {
 			"spec.coordinator.hijackCIDR", "spec.coordinator.podMACPrefix", "spec.coordinator.txQueueLen", "spec.coordinator.podDefaultRouteNIC",
 		},
-		multus + `{cniType: sriov, coordinator: {mode: underlay}, sriov: {ippools: {ipv4: [a]}}}`: {"Problem: coordinator.mode underlay"},
+		strings.Replace(multus, "{name: a}", "{name: a, labels: {version: 1}}", 1) + `{cniType: macvlan, macvlan: {master: [e], ippools: {ipv4: [a]}}}`: {"10.1.0.0/16"},
+		multus + `{cniType: sriov, coordinator: {mode: underlay}, sriov: {ippools: {ipv4: [a]}}}`:                                                       {"Problem: coordinator.mode underlay"},
 		nad + `{"name":"n","plugins":[{"type":"macvlan","master":"e"},{"type":"coordinator","mode":"underlay","hijackCIDR":["10.9.0.0/16"]}]}'`: {
 			`\"hostLink\": {`, "plugins[1].hijackCIDR",
 		},
