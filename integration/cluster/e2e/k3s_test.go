@@ -199,7 +199,7 @@ func TestANodeWithTheFoldersOfK3sServesItsPods(t *testing.T) {
 			says(t, after, "cni-lists", "ok ", "no file of "+k3sConf+" has sbr")
 			status := k.rocectl(t, "status")
 			says(t, status, "plugins", "ok ")
-			says(t, status, "agent", "ok ", "1 pool")
+			says(t, status, "agent", "ok ", "healthy, ")
 			if file != now {
 				return
 			}
