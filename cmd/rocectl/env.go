@@ -36,11 +36,7 @@ func envCommand(node *nodeFlags) *cobra.Command {
 		RunE: func(cmd *cobra.Command, args []string) error {
 			f.at = f.at.of(args)
 			out := cmd.OutOrStdout()
-			err := node.mustExist(cmd, args)
-			var ns gids.Namespace
-			if err == nil {
-				ns, err = f.read(cmd)
-			}
+			ns, err := f.read(cmd)
 			if err != nil && !f.format.Document() {
 				return errors.Join(err, podenv.Write(out, nil, gids.Advice{}, err))
 			}
@@ -72,8 +68,9 @@ func (f *envFlags) register(cmd *cobra.Command) {
 	cmd.MarkFlagsMutuallyExclusive("netns", "pid", "container")
 }
 
-// given refuses flags with an empty value. A script with an empty variable would
-// otherwise get the answer for the caller's own namespace, or for all interfaces.
+// given refuses flags with an empty value, and a state folder that is missing. A script with an
+// empty variable would otherwise get the answer for the caller's own namespace, or for all
+// interfaces.
 func (f envFlags) given(cmd *cobra.Command) error {
 	if f.at.pod != "" && (f.pid != 0 || f.netns != "" || f.at.container != "") {
 		return cnierr.New(cnierr.BadConfig, "choose pod", f.at.pod, "leave out --pid, --netns and --container, or the name", "it is named twice")
@@ -86,7 +83,7 @@ func (f envFlags) given(cmd *cobra.Command) error {
 				"%q names nothing", cmd.Flags().Lookup(name).Value)
 		}
 	}
-	return nil
+	return f.node.mustExist(cmd, nil)
 }
 
 // usable says whether the caller can use the RDMA devices of the rails, if the command

@@ -47,13 +47,7 @@ func verifyCommand(node *nodeFlags) *cobra.Command {
 		Use:   "verify [NAMESPACE/POD] [PEER...]",
 		Short: "Test the rails of a pod, and those between pods",
 		Args:  cobra.ArbitraryArgs,
-		PreRunE: func(cmd *cobra.Command, args []string) error {
-			if f.set.name != "" {
-				return nil
-			}
-			return node.mustExist(cmd, args)
-		},
-		RunE: f.command,
+		RunE:  f.command,
 	}
 	f.register(cmd)
 	cmd.Flags().BoolVar(&f.all, "all", false, "test each pair of pods, not only those with this pod")

@@ -180,14 +180,16 @@ func keys(t *testing.T, dir string) []string {
 // cniArgs lists the keys of CNI_ARGS.
 func cniArgs(t *testing.T) (lines []string) {
 	t.Helper()
-	ast.Inspect(files(t, "pkg/plugin/conf/env.go")[filepath.Join(root, "pkg/plugin/conf/env.go")], func(n ast.Node) bool {
-		if pair, ok := n.(*ast.KeyValueExpr); ok {
-			if key, ok := pair.Key.(*ast.BasicLit); ok {
-				lines = append(lines, "CNI_ARGS "+key.Value)
+	for _, f := range files(t, "pkg/plugin/conf/env.go") {
+		ast.Inspect(f, func(n ast.Node) bool {
+			if pair, ok := n.(*ast.KeyValueExpr); ok {
+				if key, ok := pair.Key.(*ast.BasicLit); ok {
+					lines = append(lines, "CNI_ARGS "+key.Value)
+				}
 			}
-		}
-		return true
-	})
+			return true
+		})
+	}
 	return lines
 }
 
