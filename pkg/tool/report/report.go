@@ -88,7 +88,7 @@ func WriteText(w io.Writer, a Answer) error {
 	}
 	found, more, _ := strings.Cut(found, "\n")
 	var b strings.Builder
-	fmt.Fprintf(&b, "%s%*s %-*s %s\n", a.Verdict.on(w), 12-len(a.Verdict), "", NameWidth, Printable(a.Check), Printable(found))
+	fmt.Fprintf(&b, "%s%*s %-*s %s\n", a.Verdict.Colour(w, string(a.Verdict)), 12-len(a.Verdict), "", NameWidth, Printable(a.Check), Printable(found))
 	for _, part := range []struct{ label, text string }{{"", more}, {"why: ", a.Why}, {"", a.Fix}, {"needs: ", a.Missing}} {
 		for line := range strings.Lines(part.text) {
 			fmt.Fprintf(&b, "%13s%s%s\n", "", part.label, Printable(strings.TrimSuffix(line, "\n")))
@@ -98,13 +98,13 @@ func WriteText(w io.Writer, a Answer) error {
 	return err
 }
 
-// on returns a verdict for a writer: in its colour on a terminal.
-func (v Verdict) on(w io.Writer) string {
+// Colour returns a text for a writer: on a terminal, in the colour of a verdict.
+func (v Verdict) Colour(w io.Writer, text string) string {
 	colour := map[Verdict]string{OK: "32", Problem: "31", CannotTell: "33"}[v] // green, red, yellow
 	if colour == "" || !Terminal(w) {
-		return string(v)
+		return text
 	}
-	return "\x1b[" + colour + "m" + string(v) + "\x1b[0m"
+	return "\x1b[" + colour + "m" + text + "\x1b[0m"
 }
 
 // Terminal says whether a writer is a terminal.

@@ -33,7 +33,7 @@ func TestOnlyATerminalHasColours(t *testing.T) {
 	}{
 		{terminal, "\x1b[31mproblem\x1b[0m"}, {file, "problem"}, {struct{ io.Writer }{terminal}, "problem"},
 	} {
-		if got := Problem.on(c.to); got != c.want {
+		if got := Problem.Colour(c.to, "problem"); got != c.want {
 			t.Errorf("to %T: %q, want %q", c.to, got, c.want)
 		}
 	}

@@ -109,11 +109,16 @@ func (r Report) WriteText(w io.Writer) error {
 	for _, pod := range r.Pods {
 		cells := ""
 		for _, c := range pod.Rails {
-			shown := c.Sign
-			if c.Sign == Works && c.Gbps > 0 && c.Gbps < slow*fastest {
-				shown = fmt.Sprintf("%.0f", c.Gbps)
+			shown, verdict := c.Sign, report.OK
+			switch slowly := c.Gbps > 0 && c.Gbps < slow*fastest; {
+			case c.Sign == Works && slowly:
+				shown, verdict = fmt.Sprintf("%.0f", c.Gbps), report.CannotTell
+			case c.Sign == Unknown:
+				verdict = report.CannotTell
+			case c.Sign != Works && c.Sign != "": // "" is a rail that the pod does not have
+				verdict = report.Problem
 			}
-			cells += fmt.Sprintf("%4s", shown)
+			cells += verdict.Colour(w, fmt.Sprintf("%4s", shown))
 		}
 		lines = append(lines, line{pod.Name, cells})
 	}
@@ -124,7 +129,7 @@ func (r Report) WriteText(w io.Writer) error {
 		for i++; i < len(lines) && lines[i].cells == lines[first].cells; i++ {
 			name = report.Printable(lines[first].name + " to " + lines[i].name)
 		}
-		fmt.Fprintf(table, "%s\t%s\n", name, report.Printable(strings.TrimRight(lines[first].cells, " ")))
+		fmt.Fprintf(table, "%s\t%s\n", name, lines[first].cells)
 	}
 	if err := table.Flush(); err != nil {
 		return err
