@@ -22,6 +22,7 @@ import (
 	"github.com/roce-cni/roce-cni/cmd/internal/podenv"
 	"github.com/roce-cni/roce-cni/pkg/base/cnierr"
 	"github.com/roce-cni/roce-cni/pkg/plugin/conf"
+	"github.com/roce-cni/roce-cni/pkg/tool/advice"
 	"github.com/roce-cni/roce-cni/pkg/tool/gids"
 )
 
@@ -67,10 +68,10 @@ func run(w io.Writer, only conf.LinkName) error {
 		return err
 	}
 	ns, err := gids.Node{Sys: os.DirFS("/sys")}.Here(context.Background(), only)
-	var advice gids.Advice
+	var settings advice.Settings
 	if err == nil {
-		advice, err = gids.Tell(ns)
+		settings, err = advice.Tell(ns)
 		err = errors.Join(err, own.Check(ns.Rails))
 	}
-	return errors.Join(err, podenv.Write(w, ns.Rails, advice, err))
+	return errors.Join(err, podenv.Write(w, ns.Rails, settings, err))
 }

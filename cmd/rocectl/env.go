@@ -17,6 +17,7 @@ import (
 	"github.com/roce-cni/roce-cni/cmd/internal/podenv"
 	"github.com/roce-cni/roce-cni/pkg/base/cnierr"
 	"github.com/roce-cni/roce-cni/pkg/plugin/conf"
+	"github.com/roce-cni/roce-cni/pkg/tool/advice"
 	"github.com/roce-cni/roce-cni/pkg/tool/gids"
 )
 
@@ -38,15 +39,15 @@ func envCommand(node *nodeFlags) *cobra.Command {
 			out := cmd.OutOrStdout()
 			ns, err := f.read(cmd)
 			if err != nil && !f.format.Document() {
-				return errors.Join(err, podenv.Write(out, nil, gids.Advice{}, err))
+				return errors.Join(err, podenv.Write(out, nil, advice.Settings{}, err))
 			}
 			if err != nil {
 				return err
 			}
-			advice, undecided := gids.Tell(ns)
+			settings, undecided := advice.Tell(ns)
 			undecided = errors.Join(undecided, f.usable(ns.Rails))
-			err = f.format.Print(out, env{railRows(ns.Rails), advice}, func(w io.Writer) error {
-				return podenv.Write(w, ns.Rails, advice, undecided)
+			err = f.format.Print(out, env{railRows(ns.Rails), settings}, func(w io.Writer) error {
+				return podenv.Write(w, ns.Rails, settings, undecided)
 			})
 			return errors.Join(err, undecided)
 		},
@@ -161,7 +162,7 @@ func (f envFlags) ofRecord() (string, error) {
 // env is what rocectl env -o json prints.
 type env struct {
 	Rails []railRow `json:"rails"`
-	gids.Advice
+	advice.Settings
 }
 
 type railRow struct {

@@ -4,8 +4,8 @@
 // Package podenv prints the RDMA settings of a pod for a shell, and says what keeps
 // a container from using its RDMA devices.
 //
-// It finds nothing out about rails or GIDs: that is pkg/tool/gids. The programs rocectl
-// and roce-env use it. Read this file first.
+// It finds nothing out about rails, GIDs or settings: the packages gids and advice do. The
+// programs rocectl and roce-env use it. Read this file first.
 package podenv
 
 import (
@@ -23,12 +23,13 @@ import (
 	"github.com/roce-cni/roce-cni/pkg/base/cnierr"
 	"github.com/roce-cni/roce-cni/pkg/base/shell"
 	"github.com/roce-cni/roce-cni/pkg/plugin/rdma/discover"
+	"github.com/roce-cni/roce-cni/pkg/tool/advice"
 	"github.com/roce-cni/roce-cni/pkg/tool/gids"
 )
 
 // Write writes the lines for a shell. If there is a reason why the lines are not
 // complete or not usable, it adds a line that fails.
-func Write(w io.Writer, rails []gids.Rail, a gids.Advice, reason error) error {
+func Write(w io.Writer, rails []gids.Rail, s advice.Settings, reason error) error {
 	var b strings.Builder
 	comment := func(format string, args ...any) {
 		b.WriteString("# " + strings.Map(printable, fmt.Sprintf(format, args...)) + "\n")
@@ -36,13 +37,13 @@ func Write(w io.Writer, rails []gids.Rail, a gids.Advice, reason error) error {
 	for _, r := range rails {
 		comment("%s %s: %s port %d, GID index %d", r.Link, r.Addr, r.Port.Device.Name, r.Port.Number, r.Index)
 	}
-	for _, why := range a.Why {
+	for _, why := range s.Why {
 		comment("why: %s", why)
 	}
-	for _, v := range a.Set {
+	for _, v := range s.Set {
 		fmt.Fprintf(&b, "export %s=%s\n", v.Name, shell.Value(v.Value))
 	}
-	for i, command := range a.Perftest {
+	for i, command := range s.Perftest {
 		comment("%s: %s", rails[i].Link, command)
 	}
 	if reason != nil {

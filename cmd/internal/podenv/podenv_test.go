@@ -14,6 +14,7 @@ import (
 
 	"github.com/roce-cni/roce-cni/pkg/plugin/rdma/discover"
 	"github.com/roce-cni/roce-cni/pkg/plugin/rdma/nldev"
+	"github.com/roce-cni/roce-cni/pkg/tool/advice"
 	"github.com/roce-cni/roce-cni/pkg/tool/gids"
 )
 
@@ -27,7 +28,7 @@ func TestNamesCannotGiveAShellCommands(t *testing.T) {
 	t.Parallel()
 	on := port("mlx5_0\necho bad")
 	rails := []gids.Rail{{Link: "$(echo;bad)", Addr: netip.MustParseAddr("172.16.0.5"), Port: on, Index: 3}}
-	a, err := gids.Tell(gids.Namespace{Rails: rails, Out: "'`echo`"})
+	a, err := advice.Tell(gids.Namespace{Rails: rails, Out: "'`echo`"})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -47,7 +48,7 @@ func TestNamesCannotGiveAShellCommands(t *testing.T) {
 func TestAShellHearsThatThereIsNoSetting(t *testing.T) {
 	t.Parallel()
 	var script bytes.Buffer
-	if err := Write(&script, nil, gids.Advice{Set: []gids.Variable{{Name: "NCCL_IB_HCA", Value: "=mlx5_0:1"}}}, errors.New("they differ")); err != nil {
+	if err := Write(&script, nil, advice.Settings{Set: []advice.Variable{{Name: "NCCL_IB_HCA", Value: "=mlx5_0:1"}}}, errors.New("they differ")); err != nil {
 		t.Fatal(err)
 	}
 	out, err := exec.Command("sh", "-c", `eval "$1" || echo "failed with $NCCL_IB_HCA"`, "sh", script.String()).CombinedOutput()
@@ -64,7 +65,7 @@ func TestScriptsFindThePerftestLines(t *testing.T) {
 		{Link: "net1", Addr: netip.MustParseAddr("10.1.64.17"), Port: port("mlx5_0"), Index: 3},
 		{Link: "net2", Addr: netip.MustParseAddr("10.2.64.17"), Port: port("mlx5_1"), Index: 3},
 	}
-	a, err := gids.Tell(gids.Namespace{Rails: rails, Out: "eth0"})
+	a, err := advice.Tell(gids.Namespace{Rails: rails, Out: "eth0"})
 	if err != nil {
 		t.Fatal(err)
 	}

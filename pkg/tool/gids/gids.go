@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The roce-cni authors
 
-// Package gids finds the RDMA port and the GID index of each address of a pod, the
-// owners of the entries of a GID table, and the settings that programs need.
+// Package gids finds the RDMA port and the GID index of each address of a pod, and the
+// owners of the entries of a GID table.
 //
 // It never assumes an index or a device: everything comes from the kernel. It uses
 // the packages kernel, rdma and record. Read this file first, then node.go for the owners
-// of a node's entries, and advice.go for what NCCL and UCX choose by themselves.
+// of a node's entries.
 package gids
 
 import (
@@ -387,15 +387,12 @@ func (h Hints) notFound(ports []Port, addrs []Addr) error {
 		"none has an entry in %s", texts(ports))
 }
 
-func texts(ports []Port) string { return joined(ports, ", ", Port.String) }
-
-// joined returns texts of values, with a separator between them.
-func joined[T any](all []T, separator string, text func(T) string) string {
-	out := make([]string, len(all))
-	for i, v := range all {
-		out[i] = text(v)
+func texts(ports []Port) string {
+	out := make([]string, len(ports))
+	for i, p := range ports {
+		out[i] = p.String()
 	}
-	return strings.Join(out, separator)
+	return strings.Join(out, ", ")
 }
 
 // leftOut says which addresses are no rail although they should be, and why, and which

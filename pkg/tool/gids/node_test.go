@@ -45,7 +45,7 @@ func TestAnInterfaceThatIsNotThereIsNamedTogetherWithThoseThatAre(t *testing.T) 
 
 func TestRailsAreApartIfOneHasNoRouteToAnother(t *testing.T) {
 	t.Parallel()
-	both := rails([]Port{portOf("mlx5_0", "", "172.16.0.5"), portOf("mlx5_1", "", "172.17.0.5")}, 0, 0)
+	both := []Rail{{Link: "net1", Addr: netip.MustParseAddr("172.16.0.5")}, {Link: "net2", Addr: netip.MustParseAddr("172.17.0.5")}}
 	route := func(link, dst string) linkRoute {
 		return linkRoute{Link: conf.LinkName(link), Dst: netip.MustParsePrefix(dst)}
 	}

@@ -1,7 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The roce-cni authors
 
-package gids
+// Package advice finds the settings that programs need to use the rails of a pod: NCCL,
+// NVSHMEM, UCX, Mooncake, vLLM, SGLang and perftest.
+//
+// It reads nothing: rails and GID tables come from the package gids. Some programs choose an
+// entry by themselves; this file computes their choices from their sources, which are named.
+package advice
 
 import (
 	"fmt"
@@ -12,6 +17,7 @@ import (
 	"github.com/roce-cni/roce-cni/pkg/base/cnierr"
 	"github.com/roce-cni/roce-cni/pkg/base/shell"
 	"github.com/roce-cni/roce-cni/pkg/plugin/rdma/gidtable"
+	"github.com/roce-cni/roce-cni/pkg/tool/gids"
 )
 
 // Variable is an environment variable.
@@ -20,8 +26,8 @@ type Variable struct {
 	Value string `json:"value"`
 }
 
-// Advice is the settings that programs need to use the rails, and the reasons.
-type Advice struct {
+// Settings are what programs need to use the rails, and the reasons.
+type Settings struct {
 	Set       []Variable `json:"set"`
 	Why       []string   `json:"why,omitempty"`
 	Perftest  []string   `json:"perftest"` // a command for each rail
@@ -33,82 +39,91 @@ type Advice struct {
 // Programs use the interface of its default route for their own connections. docs/rdma.md
 // has a table of the variables, with the version and the file that reads each.
 //
-// Errors: NoGID when no setting of NCCL leads to the GIDs of all rails. The advice
-// that Tell returns is correct even then, but not complete.
-func Tell(ns Namespace) (Advice, error) {
-	var a Advice
+// Errors: NoGID when no setting of NCCL leads to the GIDs of all rails. The settings
+// that Tell returns are correct even then, but not complete.
+func Tell(ns gids.Namespace) (Settings, error) {
+	var s Settings
 	rails := ns.Rails
 	for _, r := range rails {
-		a.Why = append(a.Why, r.Notes...)
-		a.Perftest = append(a.Perftest, shell.Command("ib_write_bw -d %s -i %d -x %d", r.Port.Device.Name, r.Port.Number, r.Index))
+		s.Why = append(s.Why, r.Notes...)
+		s.Perftest = append(s.Perftest, shell.Command("ib_write_bw -d %s -i %d -x %d", r.Port.Device.Name, r.Port.Number, r.Index))
 	}
-	used := a.onePerPort(rails)
-	a.nccl(used)
-	a.nvshmem(used)
-	a.merge(used)
-	a.ucx(used)
-	a.mooncake(used)
+	used := s.onePerPort(rails)
+	s.nccl(used)
+	s.nvshmem(used)
+	s.merge(used)
+	s.ucx(used)
+	s.mooncake(used)
 	if ns.Apart != "" { // programs would connect rails of different numbers
-		a.why("NCCL_CROSS_NIC=0 and MC_ENABLE_DEST_DEVICE_AFFINITY=1, because the pod has no route from %s: a rail reaches only the same rail of other pods", ns.Apart)
-		a.set("NCCL_CROSS_NIC", "0")
-		a.set("MC_ENABLE_DEST_DEVICE_AFFINITY", "1") // then Mooncake takes the device of the same name at the peer
+		s.why("NCCL_CROSS_NIC=0 and MC_ENABLE_DEST_DEVICE_AFFINITY=1, because the pod has no route from %s: a rail reaches only the same rail of other pods", ns.Apart)
+		s.set("NCCL_CROSS_NIC", "0")
+		s.set("MC_ENABLE_DEST_DEVICE_AFFINITY", "1") // then Mooncake takes the device of the same name at the peer
 	}
 	if ns.Out != "" {
-		a.set("NCCL_SOCKET_IFNAME", "="+string(ns.Out))
-		a.set("NVSHMEM_BOOTSTRAP_UID_SOCK_IFNAME", string(ns.Out))
-		a.set("GLOO_SOCKET_IFNAME", string(ns.Out)) // of PyTorch, which needs the exact name
+		s.set("NCCL_SOCKET_IFNAME", "="+string(ns.Out))
+		s.set("NVSHMEM_BOOTSTRAP_UID_SOCK_IFNAME", string(ns.Out))
+		s.set("GLOO_SOCKET_IFNAME", string(ns.Out)) // of PyTorch, which needs the exact name
 	}
 	if ns.OutAddr.IsValid() { // other parts of the program connect to it
-		a.set("VLLM_HOST_IP", ns.OutAddr.String())
-		a.set("VLLM_NIXL_SIDE_CHANNEL_HOST", ns.OutAddr.String()) // its default is localhost
-		a.set("SGLANG_HOST_IP", ns.OutAddr.String())
+		s.set("VLLM_HOST_IP", ns.OutAddr.String())
+		s.set("VLLM_NIXL_SIDE_CHANNEL_HOST", ns.OutAddr.String()) // its default is localhost
+		s.set("SGLANG_HOST_IP", ns.OutAddr.String())
 	}
-	if len(a.undecided) == 0 {
-		return a, nil
+	if len(s.undecided) == 0 {
+		return s, nil
 	}
-	return a, cnierr.New(cnierr.NoGID, "choose GID index for", joined(used, ", ", func(r Rail) string { return string(r.Link) }),
+	return s, cnierr.New(cnierr.NoGID, "choose GID index for", joined(used, ", ", func(r gids.Rail) string { return string(r.Link) }),
 		"start one process for each rail, each with what rocectl env --ifname NAME prints, or delete the pod: if the network has rdma.gidIndex equal, ADD makes the indexes equal",
-		"%s", strings.Join(a.undecided, "; "))
+		"%s", strings.Join(s.undecided, "; "))
 }
 
-func (a *Advice) set(name, value string) { a.Set = append(a.Set, Variable{name, value}) }
+func (s *Settings) set(name, value string) { s.Set = append(s.Set, Variable{name, value}) }
 
-func (a *Advice) why(format string, args ...any) {
-	a.Why = append(a.Why, fmt.Sprintf(format, args...))
+func (s *Settings) why(format string, args ...any) {
+	s.Why = append(s.Why, fmt.Sprintf(format, args...))
 }
 
 // unsaid notes that a variable has no correct value.
-func (a *Advice) unsaid(name, why string) {
-	a.why("no %s: %s", name, why)
-	a.undecided = append(a.undecided, why)
+func (s *Settings) unsaid(name, why string) {
+	s.why("no %s: %s", name, why)
+	s.undecided = append(s.undecided, why)
 }
 
 // onePerPort returns the first rail of each port. For programs, a port is one rail
 // with one GID.
-func (a *Advice) onePerPort(rails []Rail) []Rail {
-	var out []Rail
+func (s *Settings) onePerPort(rails []gids.Rail) []gids.Rail {
+	var out []gids.Rail
 	for _, r := range rails {
-		i := slices.IndexFunc(out, func(o Rail) bool { return o.Port.String() == r.Port.String() })
+		i := slices.IndexFunc(out, func(o gids.Rail) bool { return o.Port.String() == r.Port.String() })
 		if i < 0 {
 			out = append(out, r)
 			continue
 		}
-		a.why("%s is left out: %s has %s already, and a program uses one GID of a port", r.Link, out[i].Link, r.Port)
+		s.why("%s is left out: %s has %s already, and a program uses one GID of a port", r.Link, out[i].Link, r.Port)
 	}
 	return out
 }
 
-func devices(rails []Rail) string {
-	return joined(rails, ",", func(r Rail) string { return r.Port.String() })
+func devices(rails []gids.Rail) string {
+	return joined(rails, ",", func(r gids.Rail) string { return r.Port.String() })
 }
 
-func commonIndex(rails []Rail) (int, bool) {
+// joined returns texts of rails, with a separator between them.
+func joined(rails []gids.Rail, separator string, text func(gids.Rail) string) string {
+	out := make([]string, len(rails))
+	for i, r := range rails {
+		out[i] = text(r)
+	}
+	return strings.Join(out, separator)
+}
+
+func commonIndex(rails []gids.Rail) (int, bool) {
 	index := rails[0].Index
-	return index, !slices.ContainsFunc(rails, func(r Rail) bool { return r.Index != index })
+	return index, !slices.ContainsFunc(rails, func(r gids.Rail) bool { return r.Index != index })
 }
 
-func indexes(rails []Rail) string {
-	return joined(rails, ", ", func(r Rail) string { return fmt.Sprintf("%s %d", r.Link, r.Index) })
+func indexes(rails []gids.Rail) string {
+	return joined(rails, ", ", func(r gids.Rail) string { return fmt.Sprintf("%s %d", r.Link, r.Index) })
 }
 
 // NCCL takes one GID index for all rails (NCCL_IB_GID_INDEX). Without one, NCCL since
@@ -120,7 +135,7 @@ func indexes(rails []Rail) string {
 
 // ncclChoice returns the GID index that NCCL chooses in a table when
 // NCCL_IB_GID_INDEX is -1 and NCCL_IB_ROCE_VERSION_NUM is 2 (ncclIbGetGidIndex).
-func ncclChoice(p Port, ipv6 bool, within netip.Prefix) int {
+func ncclChoice(p gids.Port, ipv6 bool, within netip.Prefix) int {
 	at := map[int]gidtable.Entry{}
 	for _, e := range p.Entries {
 		at[e.Index] = e
@@ -155,10 +170,10 @@ func ncclValid(e gidtable.Entry) bool {
 	return e.GID.IsValid() && !(e.GID.Is6() && e.GID.IsLinkLocalUnicast())
 }
 
-func (a *Advice) nccl(rails []Rail) {
-	a.set("NCCL_IB_HCA", "="+devices(rails))
+func (s *Settings) nccl(rails []gids.Rail) {
+	s.set("NCCL_IB_HCA", "="+devices(rails))
 	if index, same := commonIndex(rails); same {
-		a.set("NCCL_IB_GID_INDEX", fmt.Sprint(index))
+		s.set("NCCL_IB_GID_INDEX", fmt.Sprint(index))
 		return
 	}
 	within := common(rails)
@@ -171,45 +186,45 @@ func (a *Advice) nccl(rails []Rail) {
 	}
 	differ := "the indexes differ (" + indexes(rails) + "), and NCCL takes one for all rails"
 	if !within.IsValid() {
-		a.unsaid("NCCL_IB_GID_INDEX", differ+"; with addresses of both families it cannot find them by itself either")
+		s.unsaid("NCCL_IB_GID_INDEX", differ+"; with addresses of both families it cannot find them by itself either")
 		return
 	}
 	if len(wrong) > 0 {
-		a.unsaid("NCCL_IB_GID_INDEX", fmt.Sprintf("%s; by itself, with NCCL_IB_ADDR_RANGE=%s, it would take %s", differ, within, strings.Join(wrong, ", ")))
+		s.unsaid("NCCL_IB_GID_INDEX", fmt.Sprintf("%s; by itself, with NCCL_IB_ADDR_RANGE=%s, it would take %s", differ, within, strings.Join(wrong, ", ")))
 		return
 	}
-	a.why("no NCCL_IB_GID_INDEX: %s. From the range it finds these entries by itself, since NCCL 2.26.2; 2.21 to 2.26.1 can abort at an entry that they cannot read, and older ones need equal indexes", differ)
+	s.why("no NCCL_IB_GID_INDEX: %s. From the range it finds these entries by itself, since NCCL 2.26.2; 2.21 to 2.26.1 can abort at an entry that they cannot read, and older ones need equal indexes", differ)
 	family := "AF_INET"
 	if ipv6 {
 		family = "AF_INET6"
 	}
-	a.set("NCCL_IB_GID_INDEX", "-1")
-	a.set("NCCL_IB_ROCE_VERSION_NUM", "2")
-	a.set("NCCL_IB_ADDR_FAMILY", family)
-	a.set("NCCL_IB_ADDR_RANGE", within.String())
+	s.set("NCCL_IB_GID_INDEX", "-1")
+	s.set("NCCL_IB_ROCE_VERSION_NUM", "2")
+	s.set("NCCL_IB_ADDR_FAMILY", family)
+	s.set("NCCL_IB_ADDR_RANGE", within.String())
 }
 
 // nvshmem adds the settings of NVSHMEM. It chooses an entry as NCCL does: its code is
 // adapted from NCCL, and its variables have the same endings (env_defs_internal.h of
 // NVSHMEM 3). NVSHMEM uses the list of devices only with NVSHMEM_ENABLE_NIC_PE_MAPPING=1.
-func (a *Advice) nvshmem(rails []Rail) {
+func (s *Settings) nvshmem(rails []gids.Rail) {
 	list := []Variable{{"NVSHMEM_HCA_LIST", devices(rails)}}
-	for _, v := range a.Set {
+	for _, v := range s.Set {
 		ending, _ := strings.CutPrefix(v.Name, "NCCL_")
 		if v.Name != "NCCL_IB_HCA" {
 			list = append(list, Variable{"NVSHMEM_" + ending, v.Value})
 		}
 	}
-	a.Set = append(a.Set, list...)
+	s.Set = append(s.Set, list...)
 }
 
 // common returns the longest prefix that contains the addresses of all rails. It
 // returns the zero value if the addresses are of two families.
-func common(rails []Rail) netip.Prefix {
+func common(rails []gids.Rail) netip.Prefix {
 	first := rails[0].Addr
 	for bits := first.BitLen(); bits >= 0; bits-- {
 		p := netip.PrefixFrom(first, bits).Masked()
-		if !slices.ContainsFunc(rails, func(r Rail) bool { return !p.Contains(r.Addr) }) {
+		if !slices.ContainsFunc(rails, func(r gids.Rail) bool { return !p.Contains(r.Addr) }) {
 			return p
 		}
 	}
@@ -221,7 +236,7 @@ func common(rails []Rail) netip.Prefix {
 // NCCL_IB_MERGE_VFS is 0. Functions of one PCI device are ports of one NIC in any case,
 // and it joins ports unless NCCL_IB_MERGE_NICS is 0. The ports of a physical NIC are left
 // to NCCL: it has two of them when there are two cables.
-func (a *Advice) merge(rails []Rail) {
+func (s *Settings) merge(rails []gids.Rail) {
 	var buses, devices []string
 	for i, r := range rails {
 		for _, o := range rails[:i] {
@@ -236,24 +251,24 @@ func (a *Advice) merge(rails []Rail) {
 		}
 	}
 	if len(buses) > 0 {
-		a.why("NCCL_IB_MERGE_VFS=0, because NCCL takes functions of one PCI bus for VFs of one NIC: %s", strings.Join(buses, ", "))
-		a.set("NCCL_IB_MERGE_VFS", "0")
+		s.why("NCCL_IB_MERGE_VFS=0, because NCCL takes functions of one PCI bus for VFs of one NIC: %s", strings.Join(buses, ", "))
+		s.set("NCCL_IB_MERGE_VFS", "0")
 	}
 	if len(devices) > 0 {
-		a.why("NCCL_IB_MERGE_NICS=0, because NCCL joins functions of one PCI device, also with NCCL_IB_MERGE_VFS=0: %s", strings.Join(devices, ", "))
-		a.set("NCCL_IB_MERGE_NICS", "0")
+		s.why("NCCL_IB_MERGE_NICS=0, because NCCL joins functions of one PCI device, also with NCCL_IB_MERGE_VFS=0: %s", strings.Join(devices, ", "))
+		s.set("NCCL_IB_MERGE_NICS", "0")
 	}
 }
 
 // sameFunction says whether the PCI addresses of two devices have the same bus, and the
 // same device number. The last two parts of 0000:0b:00.2 are device number and function.
-func sameFunction(a, b Port) (bus, device bool) {
+func sameFunction(a, b gids.Port) (bus, device bool) {
 	const function, slot = len(".2"), len("00.2")
 	short := min(len(a.Function), len(b.Function)) < slot
 	if short || a.Device.Name == b.Device.Name {
 		return false, false // Soft-RoCE, or two ports of one device
 	}
-	cut := func(p Port, n int) string { return p.Function[:len(p.Function)-n] }
+	cut := func(p gids.Port, n int) string { return p.Function[:len(p.Function)-n] }
 	return cut(a, slot) == cut(b, slot), cut(a, function) == cut(b, function)
 }
 
@@ -266,41 +281,41 @@ func sameFunction(a, b Port) (bus, device bool) {
 // UCX connects by UD, and compares the GID in each UD packet with its own. Before its pull
 // request 10209 it took the RoCE version from a field that only NVIDIA's drivers fill. NVIDIA's
 // models have names like MT4129.
-func (a *Advice) ucx(rails []Rail) {
-	a.set("UCX_NET_DEVICES", devices(rails))
-	if slices.ContainsFunc(rails, func(r Rail) bool { return !strings.HasPrefix(r.Port.Model, "MT") }) {
-		a.why("UCX_UD_VERBS_ETH_DGID_CHECK=n, because UCX of 2024 and older drops all UD packets from NICs that are not NVIDIA's, and ends with Endpoint timeout")
-		a.set("UCX_UD_VERBS_ETH_DGID_CHECK", "n")
+func (s *Settings) ucx(rails []gids.Rail) {
+	s.set("UCX_NET_DEVICES", devices(rails))
+	if slices.ContainsFunc(rails, func(r gids.Rail) bool { return !strings.HasPrefix(r.Port.Model, "MT") }) {
+		s.why("UCX_UD_VERBS_ETH_DGID_CHECK=n, because UCX of 2024 and older drops all UD packets from NICs that are not NVIDIA's, and ends with Endpoint timeout")
+		s.set("UCX_UD_VERBS_ETH_DGID_CHECK", "n")
 	}
 	index, same := commonIndex(rails)
 	if same {
-		a.set("UCX_IB_GID_INDEX", fmt.Sprint(index))
+		s.set("UCX_IB_GID_INDEX", fmt.Sprint(index))
 		return
 	}
 	wrong := ucxWrong(rails, netip.Addr.IsValid) // any entry
 	if wrong == "" {
-		a.set("UCX_IB_GID_INDEX", "auto")
+		s.set("UCX_IB_GID_INDEX", "auto")
 		return
 	}
 	differ := fmt.Sprintf("no UCX_IB_GID_INDEX: the indexes differ (%s), UCX takes one for all rails, and by itself it would take %s", indexes(rails), wrong)
 	subnets, ok := ownAddresses(rails)
 	if !ok {
-		a.why("%s", differ)
+		s.why("%s", differ)
 		return
 	}
-	a.why("%s. Since UCX 1.18 it finds them from UCX_IB_ROCE_SUBNETS. Older ones warn of an unused variable and take the wrong entry: use --ifname", differ)
-	a.set("UCX_IB_ROCE_SUBNETS", subnets)
+	s.why("%s. Since UCX 1.18 it finds them from UCX_IB_ROCE_SUBNETS. Older ones warn of an unused variable and take the wrong entry: use --ifname", differ)
+	s.set("UCX_IB_ROCE_SUBNETS", subnets)
 }
 
 // mooncake adds the settings of Mooncake's Transfer Engine and Store. It takes one GID
 // index for all rails: without one, that of NCCL, and without a valid one, the first RoCE v2
 // entry in an order that differs between its versions (rdma_context.cpp). Its lists have
 // names of devices: it uses port 1.
-func (a *Advice) mooncake(rails []Rail) {
+func (s *Settings) mooncake(rails []gids.Rail) {
 	if index, same := commonIndex(rails); same {
-		a.set("MC_GID_INDEX", fmt.Sprint(index))
+		s.set("MC_GID_INDEX", fmt.Sprint(index))
 	} else {
-		a.why("no MC_GID_INDEX: the indexes differ (%s), and Mooncake takes one for all rails: use --ifname", indexes(rails))
+		s.why("no MC_GID_INDEX: the indexes differ (%s), and Mooncake takes one for all rails: use --ifname", indexes(rails))
 	}
 	var names []string
 	for _, r := range rails {
@@ -309,13 +324,13 @@ func (a *Advice) mooncake(rails []Rail) {
 		}
 	}
 	for _, list := range []string{"MC_TE_FILTERS", "MC_MS_FILTERS", "MOONCAKE_DEVICE"} { // of the engine, of the Store, of SGLang
-		a.set(list, strings.Join(names, ","))
+		s.set(list, strings.Join(names, ","))
 	}
 }
 
 // ucxWrong returns "2 on net1" for the first rail of which UCX takes another entry, among
 // those that it may take; "" if it takes the right ones.
-func ucxWrong(rails []Rail, may func(netip.Addr) bool) string {
+func ucxWrong(rails []gids.Rail, may func(netip.Addr) bool) string {
 	for _, r := range rails {
 		if got := ucxChoice(r.Port, may); got != r.Index {
 			return fmt.Sprintf("%d on %s", got, r.Link)
@@ -324,7 +339,7 @@ func ucxWrong(rails []Rail, may func(netip.Addr) bool) string {
 	return ""
 }
 
-func ucxChoice(p Port, may func(netip.Addr) bool) int {
+func ucxChoice(p gids.Port, may func(netip.Addr) bool) int {
 	for _, ipv4 := range []bool{true, false} {
 		for _, e := range p.Entries {
 			if e.Type == gidtable.RoCEv2 && e.GID.Is4() == ipv4 && may(e.GID) {
@@ -338,7 +353,7 @@ func ucxChoice(p Port, may func(netip.Addr) bool) int {
 // ownAddresses returns the addresses of the rails as UCX_IB_ROCE_SUBNETS takes them, and
 // whether UCX finds the entries of the rails with it. UCX documents the list for IPv4
 // only. Another entry of the same address can come first.
-func ownAddresses(rails []Rail) (list string, ok bool) {
+func ownAddresses(rails []gids.Rail) (list string, ok bool) {
 	var own []netip.Addr
 	var out []string
 	for _, r := range rails {

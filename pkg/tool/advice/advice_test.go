@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The roce-cni authors
 
-package gids
+package advice
 
 import (
 	"maps"
@@ -15,23 +15,44 @@ import (
 
 	"github.com/roce-cni/roce-cni/pkg/base/cnierr"
 	"github.com/roce-cni/roce-cni/pkg/plugin/conf"
+	"github.com/roce-cni/roce-cni/pkg/plugin/rdma/discover"
+	"github.com/roce-cni/roce-cni/pkg/plugin/rdma/gidtable"
+	"github.com/roce-cni/roce-cni/pkg/plugin/rdma/nldev"
+	"github.com/roce-cni/roce-cni/pkg/tool/gids"
 )
+
+// portOf returns port 1 of a device with 16 places. Each GID is one of RoCE v2,
+// or of v1 with "v1 " before it; "" is an empty place.
+func portOf(device string, entries ...string) gids.Port {
+	p := gids.Port{Match: discover.Match{Device: nldev.Device{Name: device}, Port: nldev.Port{Number: 1}}, Size: 16, Model: "MT4129"}
+	for i, g := range entries {
+		if g == "" {
+			continue
+		}
+		kind := gidtable.RoCEv2
+		if rest, ok := strings.CutPrefix(g, "v1 "); ok {
+			g, kind = rest, gidtable.RoCEv1
+		}
+		p.Entries = append(p.Entries, gidtable.Entry{Index: i, GID: netip.MustParseAddr(g), Type: kind, Netdev: "net1"})
+	}
+	return p
+}
 
 // rails returns one for each port, with its address at the place that is asked
 // for: net1 on the first and so on.
-func rails(ports []Port, at ...int) []Rail {
-	var out []Rail
+func rails(ports []gids.Port, at ...int) []gids.Rail {
+	var out []gids.Rail
 	for i, p := range ports {
 		for _, e := range p.Entries {
 			if e.Index == at[i] {
-				out = append(out, Rail{Link: conf.LinkName("net" + string(rune('1'+i))), Addr: e.GID, Port: p, Index: e.Index})
+				out = append(out, gids.Rail{Link: conf.LinkName("net" + string(rune('1'+i))), Addr: e.GID, Port: p, Index: e.Index})
 			}
 		}
 	}
 	return out
 }
 
-func variables(a Advice) map[string]string {
+func variables(a Settings) map[string]string {
 	out := map[string]string{}
 	for _, v := range a.Set {
 		out[v.Name] = v.Value
@@ -41,14 +62,14 @@ func variables(a Advice) map[string]string {
 
 func TestEqualIndexesAreLogged(t *testing.T) {
 	t.Parallel()
-	ports := []Port{portOf("mlx5_0", "", "fe80::1", "172.16.0.5"), portOf("mlx5_10", "", "fe80::1", "172.17.0.5")}
+	ports := []gids.Port{portOf("mlx5_0", "fe80::1", "172.16.0.5"), portOf("mlx5_10", "fe80::1", "172.17.0.5")}
 	all := rails(ports, 1, 1)
 	all[1].Notes = []string{"net2 is down"}
-	got, err := Tell(Namespace{Rails: all, Out: "eth0", OutAddr: netip.MustParseAddr("10.0.0.7"), Apart: "net1 to net2"})
+	got, err := Tell(gids.Namespace{Rails: all, Out: "eth0", OutAddr: netip.MustParseAddr("10.0.0.7"), Apart: "net1 to net2"})
 	if err != nil {
 		t.Fatal(err)
 	}
-	want := Advice{
+	want := Settings{
 		Set: []Variable{
 			{"NCCL_IB_HCA", "=mlx5_0:1,mlx5_10:1"},
 			{"NCCL_IB_GID_INDEX", "1"},
@@ -72,30 +93,30 @@ func TestEqualIndexesAreLogged(t *testing.T) {
 		Why:      []string{"net2 is down", "NCCL_CROSS_NIC=0 and MC_ENABLE_DEST_DEVICE_AFFINITY=1, because the pod has no route from net1 to net2: a rail reaches only the same rail of other pods"},
 		Perftest: []string{"ib_write_bw -d mlx5_0 -i 1 -x 1", "ib_write_bw -d mlx5_10 -i 1 -x 1"},
 	}
-	if diff := cmp.Diff(want, got, cmp.AllowUnexported(Advice{})); diff != "" {
+	if diff := cmp.Diff(want, got, cmp.AllowUnexported(Settings{})); diff != "" {
 		t.Errorf("(-want +got)\n%s", diff)
 	}
 }
 
 func TestARangeIsPrintedOnlyIfNCCLFindsTheEntriesByIt(t *testing.T) {
 	t.Parallel()
-	second := portOf("mlx5_1", "", "fe80::2", "172.17.0.5")
+	second := portOf("mlx5_1", "fe80::2", "172.17.0.5")
 	for _, tc := range []struct {
 		name   string
-		first  Port
+		first  gids.Port
 		at     int
 		within string // "": NCCL cannot find them
 		says   string
 	}{
-		{"another's is out of range", portOf("mlx5_0", "", "fe80::1", "10.0.0.1", "172.16.0.5"), 2, "172.16.0.0/15", "since NCCL 2.26.2"},
-		{"v1 before v2", portOf("mlx5_0", "", "v1 fe80::1", "fe80::1", "v1 172.16.0.5", "172.16.0.5"), 3, "172.16.0.0/15", "since NCCL 2.26.2"},
-		{"another's is first", portOf("mlx5_0", "", "fe80::1", "172.16.0.4", "172.16.0.5"), 2, "", "take 1 instead of 2 on net1"},
-		{"the host's IPv4 is at place 0", portOf("mlx5_0", "", "10.0.0.1", "fe80::1", "172.16.0.5"), 2, "", "take 0 instead of 2 on net1"},
-		{"an empty place between", portOf("mlx5_0", "", "fe80::1", "", "", "172.16.0.5"), 3, "172.16.0.0/15", "since NCCL 2.26.2"},
+		{"another's is out of range", portOf("mlx5_0", "fe80::1", "10.0.0.1", "172.16.0.5"), 2, "172.16.0.0/15", "since NCCL 2.26.2"},
+		{"v1 before v2", portOf("mlx5_0", "v1 fe80::1", "fe80::1", "v1 172.16.0.5", "172.16.0.5"), 3, "172.16.0.0/15", "since NCCL 2.26.2"},
+		{"another's is first", portOf("mlx5_0", "fe80::1", "172.16.0.4", "172.16.0.5"), 2, "", "take 1 instead of 2 on net1"},
+		{"the host's IPv4 is at place 0", portOf("mlx5_0", "10.0.0.1", "fe80::1", "172.16.0.5"), 2, "", "take 0 instead of 2 on net1"},
+		{"an empty place between", portOf("mlx5_0", "fe80::1", "", "", "172.16.0.5"), 3, "172.16.0.0/15", "since NCCL 2.26.2"},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			t.Parallel()
-			a, err := Tell(Namespace{Rails: rails([]Port{tc.first, second}, tc.at, 1)})
+			a, err := Tell(gids.Namespace{Rails: rails([]gids.Port{tc.first, second}, tc.at, 1)})
 			got := variables(a)
 			want := map[string]string{"NCCL_IB_HCA": "=mlx5_0:1,mlx5_1:1", "UCX_NET_DEVICES": "mlx5_0:1,mlx5_1:1", "NVSHMEM_HCA_LIST": "mlx5_0:1,mlx5_1:1"}
 			for _, library := range []string{"NCCL", "NVSHMEM"} {
@@ -122,8 +143,8 @@ func TestARangeIsPrintedOnlyIfNCCLFindsTheEntriesByIt(t *testing.T) {
 
 func TestARangeOfIPv6(t *testing.T) {
 	t.Parallel()
-	ports := []Port{portOf("mlx5_0", "", "10.0.0.1", "fd00:0:0:1::5"), portOf("mlx5_1", "", "fe80::1", "10.0.1.1", "fd00:0:0:2::5")}
-	a, err := Tell(Namespace{Rails: rails(ports, 1, 2)})
+	ports := []gids.Port{portOf("mlx5_0", "10.0.0.1", "fd00:0:0:1::5"), portOf("mlx5_1", "fe80::1", "10.0.1.1", "fd00:0:0:2::5")}
+	a, err := Tell(gids.Namespace{Rails: rails(ports, 1, 2)})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -135,16 +156,16 @@ func TestARangeOfIPv6(t *testing.T) {
 
 func TestRailsOfBothFamiliesNeedEqualIndexes(t *testing.T) {
 	t.Parallel()
-	ports := []Port{portOf("mlx5_0", "", "172.16.0.5"), portOf("mlx5_1", "", "fe80::1", "fd00::5")}
-	if _, err := Tell(Namespace{Rails: rails(ports, 0, 1)}); cnierr.CodeOf(err) != cnierr.NoGID || !strings.Contains(err.Error(), "both families") {
+	ports := []gids.Port{portOf("mlx5_0", "172.16.0.5"), portOf("mlx5_1", "fe80::1", "fd00::5")}
+	if _, err := Tell(gids.Namespace{Rails: rails(ports, 0, 1)}); cnierr.CodeOf(err) != cnierr.NoGID || !strings.Contains(err.Error(), "both families") {
 		t.Errorf("got %v", err)
 	}
 }
 
 func TestUCXFindsTheFirstEntryOfItsOrderByItself(t *testing.T) {
 	t.Parallel()
-	ports := []Port{portOf("mlx5_0", "", "fe80::1", "v1 172.16.0.5", "172.16.0.5"), portOf("mlx5_1", "", "172.17.0.5")}
-	a, err := Tell(Namespace{Rails: rails(ports, 2, 0)})
+	ports := []gids.Port{portOf("mlx5_0", "fe80::1", "v1 172.16.0.5", "172.16.0.5"), portOf("mlx5_1", "172.17.0.5")}
+	a, err := Tell(gids.Namespace{Rails: rails(ports, 2, 0)})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -157,9 +178,9 @@ func TestUCXFindsTheFirstEntryOfItsOrderByItself(t *testing.T) {
 func TestUCXTakesUDPacketsOfAllNICs(t *testing.T) {
 	t.Parallel()
 	for model, want := range map[string]string{"MT4129": "", "BCM57608": "n", "": "n"} {
-		p := portOf("bnxt_re0", "", "172.16.0.5")
+		p := portOf("bnxt_re0", "172.16.0.5")
 		p.Model = model
-		a, err := Tell(Namespace{Rails: rails([]Port{p}, 0)})
+		a, err := Tell(gids.Namespace{Rails: rails([]gids.Port{p}, 0)})
 		if got := variables(a)["UCX_UD_VERBS_ETH_DGID_CHECK"]; got != want || err != nil {
 			t.Errorf("model %q: got %q (%v), want %q", model, got, err, want)
 		}
@@ -169,20 +190,20 @@ func TestUCXTakesUDPacketsOfAllNICs(t *testing.T) {
 // TestUCXFindsTheEntriesByTheirAddresses: by itself it would take entries of others.
 func TestUCXFindsTheEntriesByTheirAddresses(t *testing.T) {
 	t.Parallel()
-	second := portOf("mlx5_1", "", "172.17.0.4", "172.17.0.5")
+	second := portOf("mlx5_1", "172.17.0.4", "172.17.0.5")
 	for _, tc := range []struct {
 		name  string
-		first Port
+		first gids.Port
 		at    int
 		want  string // "": UCX cannot find them
 	}{
-		{"another's is first", portOf("mlx5_0", "", "fe80::1", "v1 172.16.0.5", "172.16.0.5"), 2, "172.16.0.5/32,172.17.0.5/32"},
-		{"the address exists twice", portOf("mlx5_0", "", "172.16.0.5", "fe80::1", "172.16.0.5"), 2, ""},
-		{"IPv6", portOf("mlx5_0", "", "fe80::1", "fe80::2", "fd00::5"), 2, ""},
+		{"another's is first", portOf("mlx5_0", "fe80::1", "v1 172.16.0.5", "172.16.0.5"), 2, "172.16.0.5/32,172.17.0.5/32"},
+		{"the address exists twice", portOf("mlx5_0", "172.16.0.5", "fe80::1", "172.16.0.5"), 2, ""},
+		{"IPv6", portOf("mlx5_0", "fe80::1", "fe80::2", "fd00::5"), 2, ""},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			t.Parallel()
-			a, _ := Tell(Namespace{Rails: rails([]Port{tc.first, second}, tc.at, 1)}) // NCCL cannot find them
+			a, _ := Tell(gids.Namespace{Rails: rails([]gids.Port{tc.first, second}, tc.at, 1)}) // NCCL cannot find them
 			got := variables(a)
 			if got["UCX_IB_ROCE_SUBNETS"] != tc.want {
 				t.Errorf("UCX_IB_ROCE_SUBNETS=%q, want %q", got["UCX_IB_ROCE_SUBNETS"], tc.want)
@@ -205,12 +226,12 @@ func TestThePageSaysWhatReadsEachVariable(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	own, other := portOf("mlx5_0", "", "172.16.0.5"), portOf("mlx5_1", "", "172.17.0.4", "172.17.0.5")
+	own, other := portOf("mlx5_0", "172.16.0.5"), portOf("mlx5_1", "172.17.0.4", "172.17.0.5")
 	for _, at := range [][]int{{0, 0}, {0, 1}} {
-		ports := []Port{own, other}
+		ports := []gids.Port{own, other}
 		ports[0].Function, ports[1].Function = "0000:0b:00.7", "0000:0b:01.0"
 		ports[0].Model = "IRDMA"
-		a, _ := Tell(Namespace{Rails: rails(ports, at...), Out: "eth0", OutAddr: netip.MustParseAddr("10.0.0.7"), Apart: "net1 to net2"})
+		a, _ := Tell(gids.Namespace{Rails: rails(ports, at...), Out: "eth0", OutAddr: netip.MustParseAddr("10.0.0.7"), Apart: "net1 to net2"})
 		for _, v := range a.Set {
 			if strings.HasPrefix(v.Name, "NVSHMEM_IB_") {
 				continue // as for NCCL
@@ -224,9 +245,9 @@ func TestThePageSaysWhatReadsEachVariable(t *testing.T) {
 
 func TestMooncakeTakesNamesOfDevicesAndOneIndex(t *testing.T) {
 	t.Parallel()
-	first, second := portOf("mlx4_0", "", "172.16.0.5"), portOf("mlx4_0", "", "", "172.17.0.5")
+	first, second := portOf("mlx4_0", "172.16.0.5"), portOf("mlx4_0", "", "172.17.0.5")
 	second.Number = 2
-	a, _ := Tell(Namespace{Rails: rails([]Port{first, second}, 0, 1)})
+	a, _ := Tell(gids.Namespace{Rails: rails([]gids.Port{first, second}, 0, 1)})
 	got := variables(a)
 	if index, set := got["MC_GID_INDEX"]; set || got["MC_TE_FILTERS"] != "mlx4_0" {
 		t.Errorf("got the index %q and the devices %q, want none and mlx4_0", index, got["MC_TE_FILTERS"])
@@ -238,12 +259,12 @@ func TestMooncakeTakesNamesOfDevicesAndOneIndex(t *testing.T) {
 
 func TestAPortIsOneRailToPrograms(t *testing.T) {
 	t.Parallel()
-	p := portOf("mlx5_0", "", "fe80::1", "172.16.0.5", "172.16.0.6")
-	both := []Rail{
+	p := portOf("mlx5_0", "fe80::1", "172.16.0.5", "172.16.0.6")
+	both := []gids.Rail{
 		{Link: "net1", Addr: netip.MustParseAddr("172.16.0.5"), Port: p, Index: 1},
 		{Link: "net2", Addr: netip.MustParseAddr("172.16.0.6"), Port: p, Index: 2},
 	}
-	a, err := Tell(Namespace{Rails: both})
+	a, err := Tell(gids.Namespace{Rails: both})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -275,11 +296,11 @@ func TestNCCLDoesNotJoinRails(t *testing.T) {
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			t.Parallel()
-			ports := []Port{portOf("mlx5_0", "", "172.16.0.5"), portOf("mlx5_1", "", "172.17.0.5")}
+			ports := []gids.Port{portOf("mlx5_0", "172.16.0.5"), portOf("mlx5_1", "172.17.0.5")}
 			for i := range ports {
 				ports[i].Function, ports[i].Virtual = tc.at[i], tc.virtual
 			}
-			a, err := Tell(Namespace{Rails: rails(ports, 0, 0)})
+			a, err := Tell(gids.Namespace{Rails: rails(ports, 0, 0)})
 			if err != nil {
 				t.Fatal(err)
 			}
