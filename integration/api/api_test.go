@@ -53,7 +53,7 @@ func TestTheAPIIsAsListed(t *testing.T) {
 		"records": records,
 		"leases":  leases,
 		"rocectl": func(t *testing.T) []string {
-			return append(constants(t, "pkg/tool/report/"), fields(t, "cmd/rocectl/", "pkg/tool/report/", "pkg/tool/gids/", "pkg/tool/nic/", "pkg/tool/lldp/",
+			return append(constants(t, "pkg/tool/report/"), fields(t, "cmd/rocectl/", "pkg/tool/report/", "pkg/tool/gids/", "pkg/tool/advice/", "pkg/tool/nic/", "pkg/tool/lldp/",
 				"pkg/tool/netconf/", "pkg/tool/verify/verify.go", "pkg/tool/verify/tally.go", "pkg/tool/usage/", "pkg/plugin/rdma/users.go", "pkg/cluster/fleet/", "pkg/plugin/calls/",
 				"pkg/cluster/kube/types.go", "pkg/cluster/block/block.go")...)
 		},
