@@ -208,7 +208,7 @@ func (n Node) dialRDMA() (*nldev.Conn, error) {
 
 func failed(what string, err error) error {
 	if errors.Is(err, unix.EPROTONOSUPPORT) {
-		return cnierr.New(cnierr.NoRDMA, "list", what, discover.LoadDriver, "the kernel has no RDMA: %w", err)
+		return cnierr.New(cnierr.NoRDMA, "list", what, discover.LoadDriver, "the kernel has no RDMA: no module of an RDMA NIC is loaded")
 	}
 	return cnierr.New(cnierr.IO, "list", what, "run it as root on the node, in the network namespace of the host", "%w", err)
 }

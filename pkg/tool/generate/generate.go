@@ -207,7 +207,7 @@ func (c Choice) check() error {
 }
 
 // ErrNoRail says that the node has no NIC for the objects.
-var ErrNoRail = errors.New("the node has no RoCE NIC that can be a rail: rocectl rails shows its RDMA ports")
+var ErrNoRail = errors.New("the node has no RoCE NIC that can be a rail")
 
 // Node returns the objects for the rails of a node: a RailPool, a network, the
 // configuration of the device plugin, and test pods. Errors: ErrNoRail.

@@ -118,7 +118,7 @@ func (r Report) WriteText(w io.Writer) error {
 			case c.Sign != Works && c.Sign != "": // "" is a rail that the pod does not have
 				verdict = report.Problem
 			}
-			cells += verdict.Colour(w, fmt.Sprintf("%4s", shown))
+			cells += verdict.Colour(w, fmt.Sprintf("%4s", report.Printable(shown)))
 		}
 		lines = append(lines, line{pod.Name, cells})
 	}
