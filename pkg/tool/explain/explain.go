@@ -133,9 +133,13 @@ func (e Entry) in(logs []string) (string, bool) {
 // without returns a log without the lines that have a text of an entry.
 func (e Entry) without(log string) string {
 	for _, p := range slices.Concat(e.patterns...) {
-		if p.in(log) {
-			log = regexp.MustCompile(`[^\n]*(?:`+p.expr().String()+`)[^\n]*`).ReplaceAllString(log, "")
-		}
+		log = p.replace(log, "", func(begin, end int) (int, int) {
+			begin = strings.LastIndexByte(log[:begin], '\n') + 1
+			if i := strings.IndexByte(log[end:], '\n'); i >= 0 {
+				return begin, end + i
+			}
+			return begin, len(log)
+		})
 	}
 	return log
 }
@@ -147,7 +151,7 @@ func (e Entry) cut(log string) string {
 	for _, parts := range e.patterns {
 		if matchAll(parts, log) {
 			for _, p := range parts {
-				out = p.expr().ReplaceAllString(out, "\x00\n\x00")
+				out = p.replace(out, "\x00\n\x00", func(begin, end int) (int, int) { return begin, end })
 			}
 		}
 	}
@@ -167,11 +171,53 @@ func matchAll(parts []pattern, log string) bool {
 // compiled when a log has the characters that it begins with.
 type pattern struct {
 	begin string
-	expr  func() *regexp.Regexp
+	expr  func() *regexp.Regexp // matches at the begin of what it is given only
 }
 
 func (p pattern) in(log string) bool {
-	return strings.Contains(log, p.begin) && p.expr().MatchString(log)
+	begin, _ := p.next(log, 0)
+	return begin >= 0
+}
+
+// next returns the begin and the end of the first place of a log, at from or behind it, that
+// has the pattern, or -1. A pattern that begins with a letter or a digit begins a word there,
+// or a part of one that has an underscore before it: "ice 0000" is not in "device 0000".
+func (p pattern) next(log string, from int) (begin, end int) {
+	for ; from < len(log); from++ {
+		i := strings.Index(log[from:], p.begin)
+		if i < 0 {
+			break
+		}
+		from += i
+		if from > 0 && isWord(p.begin[0]) && isWord(log[from-1]) {
+			continue
+		}
+		if at := p.expr().FindStringIndex(log[from:]); at != nil {
+			return from, from + at[1]
+		}
+	}
+	return -1, -1
+}
+
+// replace replaces what around returns for each place of a log that has the pattern.
+func (p pattern) replace(log, by string, around func(begin, end int) (int, int)) string {
+	var b strings.Builder
+	rest := 0
+	for {
+		begin, end := p.next(log, rest)
+		if begin < 0 {
+			break
+		}
+		begin, end = around(begin, end)
+		b.WriteString(log[min(rest, begin):begin])
+		b.WriteString(by)
+		rest = end
+	}
+	return b.String() + log[rest:]
+}
+
+func isWord(c byte) bool {
+	return 'a' <= c && c <= 'z' || '0' <= c && c <= '9'
 }
 
 // newPattern makes an expression that has no (?i), which makes regexp a hundred times slower
@@ -191,7 +237,7 @@ func newPattern(text string) pattern {
 	if last := expr[len(expr)-1]; '0' <= last && last <= '9' {
 		expr += `\b`
 	}
-	return pattern{begin, sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(expr) })}
+	return pattern{begin, sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(`^(?:` + expr + `)`) })}
 }
 
 // Plain returns a text without the colours of terminals, and with the quotation marks

@@ -217,6 +217,9 @@ func TestWhatIsUnknownIsNotGuessed(t *testing.T) {
 		"There is insufficient memory for the Java Runtime Environment to continue.", "e2fsck: message truncated",
 		"route ip+net: no such network interface", "Failed: Assertion error in test_foo",
 		"failed to set up container networking: Bind for 0.0.0.0:80 failed: port is already allocated",
+		// A text of ours that begins in the middle of another word.
+		"vfio-pci: device 0000:3b:00.0 failed to reset", "10 HCAs found", "this membership is already in use by the crawler",
+		"xrdma: command not found",
 		// Names of files, variables and functions are no errors.
 		"Wrote subnet file to /run/flannel/subnet.env", "rdma_bind_addr successful", "VLLM_NIXL_SIDE_CHANNEL_PORT=5600",
 		`"readinessindicatorfile":"/etc/cni/net.d/10-calico.conflist"`, "nvcc -c csrc/kernels/internode_ll.cu csrc/deep_ep.cpp",
