@@ -8,6 +8,7 @@ import (
 	"errors"
 	"os"
 	"path/filepath"
+	"strings"
 	"testing"
 
 	"github.com/roce-cni/roce-cni/pkg/base/cnierr"
@@ -92,6 +93,11 @@ func TestDeviceInfoThatCannotBeWrittenIsAnError(t *testing.T) {
 	}
 	if err := s.Do(t.Context(), plan.Op{Place: plan.Host, Kind: op}); cnierr.CodeOf(err) != cnierr.IO {
 		t.Errorf("got %v, want code 5", err)
+	}
+	s, op = info(t)
+	op.File += strings.Repeat("x", 240) // the name of its draft is too long
+	if err := s.Do(t.Context(), plan.Op{Place: plan.Host, Kind: op}); cnierr.CodeOf(err) != cnierr.IO {
+		t.Errorf("without a draft: got %v, want code 5", err)
 	}
 }
 

@@ -154,18 +154,24 @@ func TestAnotherProtocolHasTheHintOfItsVendor(t *testing.T) {
 	}
 }
 
-func TestFactsHaveIndexGUIDAndPCIAddress(t *testing.T) {
+func TestFactsHaveAllThatADDNeeds(t *testing.T) {
 	t.Parallel()
 	sys := fstest.MapFS{
 		"class/infiniband/mlx5_0/device": symlink("../../../devices/0000:0b:00.0"),
 		"devices/0000:0b:00.0/subsystem": symlink("../../bus/pci"),
 	}
-	s := (&node{devices: []*hca{roce(7, "mlx5_0", r0, "r0")}}).subsystem(t, sys)
-	got, err := s.Facts(t.Context(), conf.RDMA{Mode: conf.RDMAShared}, plan.Link{Layers: [][]int32{{r0}}}, false)
-	must(t, err)
 	want := plan.RDMA{Device: plan.RDMADevice{Name: "mlx5_0", Index: 7, GUID: "5054:00ff:fe00:0007", Port: 1, Link: "r0", PCI: "0000:0b:00.0"}, Function: "0000:0b:00.0"}
-	if diff := cmp.Diff(want, got); diff != "" {
-		t.Errorf("(-want +got)\n%s", diff)
+	for _, exclusive := range []bool{false, true} { // where a move loses more
+		n := &node{exclusive: exclusive, devices: []*hca{roce(7, "mlx5_0", r0, "r0")}}
+		n.withSettings(t, "mlx5_0", "104", "96")
+		if exclusive {
+			sys = merge(sys, verbs("mlx5_0"), fstest.MapFS{"class/infiniband/mlx5_0/tc/1/traffic_class": {Data: []byte("96\n")}})
+			want.Exclusive, want.UVerbs, want.TOS, want.TrafficClass = true, "uverbs-mlx5_0", octet(104), octet(96)
+		}
+		got, err := n.subsystem(t, sys).Facts(t.Context(), conf.RDMA{}, plan.Link{Layers: [][]int32{{r0}}}, false)
+		if diff := cmp.Diff(want, got); err != nil || diff != "" {
+			t.Errorf("%v (-want +got)\n%s", err, diff)
+		}
 	}
 }
 

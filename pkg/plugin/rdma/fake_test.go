@@ -6,6 +6,7 @@ package rdma
 import (
 	"context"
 	"encoding/binary"
+	"errors"
 	"fmt"
 	"io/fs"
 	"log/slog"
@@ -39,6 +40,18 @@ type node struct {
 	trips     int
 	files     string // sysfs and configfs, which the two namespaces share here
 	opened    int    // sockets and mounts that are not closed
+	failAt    int    // which call from now on ends with an error; 0: none
+}
+
+// call returns the error of a call of the kernel that fails.
+func (n *node) call() error {
+	if n.failAt == 0 {
+		return nil
+	}
+	if n.failAt--; n.failAt == 0 {
+		return unix.EIO
+	}
+	return nil
 }
 
 // hca is a device of a node.
@@ -93,6 +106,9 @@ func (n *node) subsystem(t *testing.T, sys fs.FS, change ...func(*Config)) *Subs
 func podGone(c *Config) { c.Enter = nil }
 
 func (n *node) enter(fn func() error) error {
+	if err := n.call(); err != nil {
+		return err
+	}
 	n.entered = true
 	defer func() { n.entered = false }()
 	return fn()
@@ -110,6 +126,9 @@ func (n *node) dial() (*nldev.Conn, error) {
 	if n.noRDMA {
 		return nil, unix.EPROTONOSUPPORT
 	}
+	if err := n.call(); err != nil {
+		return nil, err
+	}
 	n.opened++
 	return nldev.New(socket{n, n.now()}), nil
 }
@@ -119,6 +138,9 @@ func (n *node) dial() (*nldev.Conn, error) {
 func (n *node) mount(fstype string) (tree, error) {
 	if n.files == "" {
 		return tree{}, unix.ENODEV
+	}
+	if err := n.call(); err != nil {
+		return tree{}, err
 	}
 	n.opened++
 	return tree{path: filepath.Join(n.files, fstype), close: func() { n.opened-- }}, nil
@@ -134,6 +156,9 @@ func (s socket) Close() { s.opened-- }
 
 func (s socket) Dump(_ context.Context, r nlsock.Request) ([][]byte, error) {
 	s.trips++
+	if err := s.call(); err != nil {
+		return nil, err
+	}
 	var out [][]byte
 	for _, d := range s.devices {
 		if r.Type&0x3ff == 10 {
@@ -169,6 +194,9 @@ func (s socket) sees(d *hca) bool { return !s.exclusive || d.where() == s.side }
 
 func (s socket) Exchange(_ context.Context, reqs ...nlsock.Request) ([]nlsock.Reply, error) {
 	s.trips++
+	if err := s.call(); err != nil {
+		return nil, err
+	}
 	var out []nlsock.Reply
 	for _, r := range reqs {
 		out = append(out, s.answer(r))
@@ -265,7 +293,7 @@ func (n *node) reset(device string) {
 	if n.files == "" {
 		return
 	}
-	if err := os.WriteFile(n.tosFile(device), []byte("0\n"), 0o600); err != nil {
+	if err := os.WriteFile(n.tosFile(device), []byte("0\n"), 0o600); err != nil && !errors.Is(err, unix.ENOSPC) { // /dev/full refuses what is written
 		panic(err)
 	}
 }

@@ -49,6 +49,10 @@ func TestAnEntryOfAnotherInterfaceIsNotThatOfThePod(t *testing.T) {
 			"behind many places that programs hold", append([]string{v2("10.0.0.1")}, hole...),
 			append(append([]string{v2("10.0.0.1")}, hole...), v2(addr)), -1, "at the index 101",
 		},
+		{
+			"another address behind many", append(append([]string{v2("10.0.0.1")}, hole...), v2("10.0.0.2")),
+			append(append([]string{v2("10.0.0.1")}, hole...), v2("10.0.0.2")), -1, "made no RoCE v2 entry",
+		},
 		{"behind some places that programs hold", append([]string{v2("10.0.0.1")}, hole[:90]...), append(append([]string{v2("10.0.0.1")}, hole[:90]...), v2(addr)), 91, ""},
 		{"the driver hides others", hole, append(append([]string{}, hole...), v2(addr)), 100, ""},
 	} {
@@ -58,11 +62,12 @@ func TestAnEntryOfAnotherInterfaceIsNotThatOfThePod(t *testing.T) {
 			maps.Copy(sys, sysfs("mlx5_0", c.before...))
 			s := New(Config{Enter: here, Sys: sys, Log: slog.New(slog.NewTextHandler(&log, nil))})
 			op := wait(addr)
+			op.Wait = 20 * time.Millisecond
 			if err := s.LookBefore(plan.OnHost(op), setting("net1", addr)); err != nil {
 				t.Fatalf("%s: %v", c.name, err)
 			}
 			maps.Copy(sys, sysfs("mlx5_0", c.after...))
-			at, placeErr := s.Place(t.Context(), rail(time.Second), addrs(addr), nil)
+			at, placeErr := s.Place(t.Context(), rail(op.Wait), addrs(addr), nil)
 			err := s.Do(t.Context(), plan.Op{Place: plan.Host, Kind: op})
 			if c.want < 0 {
 				if cnierr.CodeOf(err) != cnierr.NoGID || cnierr.CodeOf(placeErr) != cnierr.NoGID || !strings.Contains(err.Error(), c.says) || hintOf(err) == "" {
@@ -126,6 +131,24 @@ func TestPlaceWaitsForItsOwnEntriesToGo(t *testing.T) {
 	}
 	if own := (gidtable.Entry{Index: 1, GID: addrs(addr)[0], Netdev: "net1"}); !s.Has("net1", own) || s.Has("net1", gidtable.Entry{GID: own.GID, Netdev: "net1"}) || s.Has("eth7", own) {
 		t.Error("Has does not know the entries apart")
+	}
+}
+
+// TestALookAgainSeesWhoTookTheIndexOfThePod has another interface of the same name get the
+// address at the index of the pod, after the pod gave the address up for a moment.
+func TestALookAgainSeesWhoTookTheIndexOfThePod(t *testing.T) {
+	t.Parallel()
+	const addr, other = "172.16.0.11", "172.16.0.12"
+	sys := sysfs("mlx5_0", v2(other), "", "")
+	s := New(Config{Enter: here, Sys: sys})
+	set := append(setting("net1", addr), setting("net1", other)...)
+	must(t, s.LookBefore(plan.OnHost(wait(addr, other)), set))
+	maps.Copy(sys, sysfs("mlx5_0", v2(other), v2(addr), ""))
+	must(t, s.Look(rail(time.Second), addrs(addr), 0))
+	maps.Copy(sys, sysfs("mlx5_0", v2(other), v2(addr), v2(addr), v2(other)))
+	at, err := s.Place(t.Context(), rail(time.Second), addrs(addr, other), nil)
+	if err != nil || at[addrs(addr)[0]] != 2 || at[addrs(other)[0]] != 3 {
+		t.Errorf("got %v, %v, want 2 and 3", at, err)
 	}
 }
 

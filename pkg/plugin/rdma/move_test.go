@@ -18,6 +18,7 @@ import (
 
 	"github.com/roce-cni/roce-cni/pkg/base/cnierr"
 	"github.com/roce-cni/roce-cni/pkg/base/netns"
+	"github.com/roce-cni/roce-cni/pkg/plugin/conf"
 	"github.com/roce-cni/roce-cni/pkg/plugin/plan"
 	"github.com/roce-cni/roce-cni/pkg/plugin/rdma/nldev"
 )
@@ -61,6 +62,10 @@ func TestMoveIsIdempotentAndUndoneOnce(t *testing.T) {
 	}
 	if n.devices[1].in != plan.Host {
 		t.Error("the other device moved")
+	}
+	n.devices[0].in, op.Device = plan.Pod, n.devices[1].device()
+	if err := s.Undo(t.Context(), plan.Op{Place: plan.Host, Kind: op}); err != nil || n.devices[0].in != plan.Pod {
+		t.Errorf("undo took the pod's other device: it is in %s, %v", n.devices[0].in, err)
 	}
 }
 
@@ -139,9 +144,12 @@ func TestSettingsAreThePodsAndThenTheHostsAgain(t *testing.T) {
 			c.op.Device, c.op.Netns = op.Device, op.Netns
 			n.withSettings(t, "mlx5_0", "104", "96")
 			s := n.subsystem(t, os.DirFS(n.files+"/sysfs"))
-			must(t, s.Do(t.Context(), plan.Op{Place: plan.Host, Kind: c.op}))
-			if got := n.settings(t); got != c.inPod {
-				t.Errorf("in the pod: got %s, want %s", got, c.inPod)
+			for range 2 { // an earlier call may have ended after the move
+				n.reset("mlx5_0")
+				must(t, s.Do(t.Context(), plan.Op{Place: plan.Host, Kind: c.op}))
+				if got := n.settings(t); got != c.inPod {
+					t.Errorf("in the pod: got %s, want %s", got, c.inPod)
+				}
 			}
 			if err := s.Check(t.Context(), plan.Op{Place: plan.Host, Kind: c.op}); err != nil {
 				t.Errorf("check: %v", err)
@@ -174,6 +182,52 @@ func TestUndoLeavesSettingsThatAnotherProgramMade(t *testing.T) {
 	must(t, n.subsystem(t, os.DirFS(n.files+"/sysfs"), podGone).Undo(t.Context(), plan.Op{Place: plan.Host, Kind: op}))
 	if got := n.settings(t); got != "32 64" {
 		t.Errorf("got %s, want 32 64: the move leaves 0 8 behind", got)
+	}
+}
+
+// TestASettingThatTheKernelRefusesFailsTheMove has files that refuse what is written.
+func TestASettingThatTheKernelRefusesFailsTheMove(t *testing.T) {
+	t.Parallel()
+	for _, tos := range []bool{false, true} {
+		n, op := movable()
+		n.withSettings(t, "mlx5_0", "0", "0")
+		file := n.classFile("mlx5_0")
+		if op.TrafficClass = octet(8); tos {
+			op.TrafficClass, op.TOS, file = nil, octet(26), n.tosFile("mlx5_0")
+		}
+		must(t, os.Remove(file))
+		link(t, file, "/dev/full")
+		err := n.subsystem(t, fstest.MapFS{}).Do(t.Context(), plan.Op{Place: plan.Host, Kind: op})
+		if cnierr.CodeOf(err) != cnierr.IO || !errors.Is(err, unix.ENOSPC) || n.devices[0].in != plan.Host {
+			t.Errorf("%s: got %v, the device is in %s", file, err, n.devices[0].in)
+		}
+	}
+}
+
+func TestTypeOfServiceIsUnknownWhereTheKernelHasNone(t *testing.T) {
+	t.Parallel()
+	for refusal, unknown := range map[error]bool{unix.ENODEV: true, unix.ENOSYS: true, unix.EPERM: true, unix.EIO: false} {
+		n, op := movable()
+		s := n.subsystem(t, fstest.MapFS{})
+		s.mount = func(string) (tree, error) { return tree{}, refusal }
+		facts, err := s.Facts(t.Context(), conf.RDMA{}, plan.Link{Layers: [][]int32{{r0}}}, false)
+		if unknown != (err == nil && facts.TOS == nil) {
+			t.Errorf("%v: got %+v, %v", refusal, facts, err)
+		}
+		op.HostTOS = octet(104)
+		if err := s.Undo(t.Context(), plan.Op{Place: plan.Host, Kind: op}); unknown != (err == nil) {
+			t.Errorf("undo, %v: got %v", refusal, err)
+		}
+	}
+}
+
+func TestATrafficClassThatCannotBeRestoredIsAnError(t *testing.T) {
+	t.Parallel()
+	n, op := movable()
+	op.TrafficClass, op.HostTrafficClass = octet(8), octet(96)
+	sys := fstest.MapFS{"class/infiniband/mlx5_0/tc/1/traffic_class": {Data: []byte("8\n")}}
+	if err := n.subsystem(t, sys).Undo(t.Context(), plan.Op{Place: plan.Host, Kind: op}); cnierr.CodeOf(err) != cnierr.IO {
+		t.Errorf("got %v, want code %d", err, cnierr.IO)
 	}
 }
 
@@ -322,6 +376,43 @@ func TestReloadedDriverLeavesNothingToUndo(t *testing.T) {
 	}
 }
 
+// TestADeviceMadeAgainOnTheSameHardwareGetsTheHostsSettings has a driver make the device again
+// with another index and GUID, while the pod had it.
+func TestADeviceMadeAgainOnTheSameHardwareGetsTheHostsSettings(t *testing.T) {
+	t.Parallel()
+	for _, c := range []struct{ bus, hardware, want string }{
+		{"pci", "0000:0b:00.2", "104 96"},
+		{"auxiliary", "mlx5_core.sf.4", "104 96"},
+		{"pci", "0000:0b:00.3", "0 8"},
+		{"auxiliary", "mlx5_core.sf.5", "0 8"},
+		{"auxiliary", "0000:0b:00.2", "0 8"},
+		{"pci", "mlx5_core.sf.4", "0 8"},
+	} {
+		n, op := movable()
+		op.Device.PCI, op.Device.Auxiliary = "0000:0b:00.2", "mlx5_core.sf.4"
+		op.TOS, op.HostTOS, op.TrafficClass, op.HostTrafficClass = octet(26), octet(104), octet(8), octet(96)
+		n.devices[0].Index, n.devices[0].GUID = 9, noGUID
+		n.withSettings(t, "mlx5_0", "0", "8")
+		link(t, n.files+"/sysfs/class/infiniband/mlx5_0/device", "../../../devices/"+c.hardware)
+		link(t, n.files+"/sysfs/devices/"+c.hardware+"/subsystem", "../../bus/"+c.bus)
+		must(t, n.subsystem(t, os.DirFS(n.files+"/sysfs")).Undo(t.Context(), plan.Op{Place: plan.Host, Kind: op}))
+		if got := n.settings(t); got != c.want {
+			t.Errorf("%s of %s: got %s, want %s", c.hardware, c.bus, got, c.want)
+		}
+	}
+}
+
+func TestUndoDoesNothingWithoutAnAnswerOfTheKernel(t *testing.T) {
+	t.Parallel()
+	for _, change := range []func(*Config){podGone, func(*Config) {}} {
+		n, op := movable()
+		n.devices[0].Name, n.deaf = "mine", unix.ENOBUFS
+		if err := n.subsystem(t, verbs("mine", "mlx5_1"), change).Undo(t.Context(), plan.Op{Place: plan.Host, Kind: op}); cnierr.CodeOf(err) != cnierr.TryAgain || n.devices[0].Name != "mine" {
+			t.Errorf("got %v, and the name %q, want code %d and no change", err, n.devices[0].Name, cnierr.TryAgain)
+		}
+	}
+}
+
 func TestUndoOfADeviceThatAThirdNamespaceHas(t *testing.T) {
 	t.Parallel()
 	n, op := movable()
@@ -352,6 +443,11 @@ func TestPortMustBeActiveWhereThePodUsesIt(t *testing.T) {
 	if err := s.Check(t.Context(), plan.Op{Place: plan.Host, Kind: host}); cnierr.CodeOf(err) != cnierr.Damaged || err.Error() != finding || !strings.Contains(hintOf(err), "rdma link show mlx5_0/1") {
 		t.Errorf("check of a port that is not active: got %v, hint %q, want 110 with %s", err, hintOf(err), finding)
 	}
+	n.deaf = unix.ENOBUFS
+	if err := s.Check(t.Context(), plan.Op{Place: plan.Host, Kind: host}); cnierr.CodeOf(err) != cnierr.TryAgain {
+		t.Errorf("check without an answer of the kernel: got %v, want code %d", err, cnierr.TryAgain)
+	}
+	n.deaf = nil
 	host.Device.Port = 2
 	if err := s.Do(t.Context(), plan.Op{Place: plan.Host, Kind: host}); cnierr.CodeOf(err) != cnierr.NoRDMA {
 		t.Errorf("no such port: got %v", err)

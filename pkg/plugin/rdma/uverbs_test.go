@@ -8,6 +8,7 @@ import (
 	"log/slog"
 	"strings"
 	"testing"
+	"testing/fstest"
 
 	"github.com/roce-cni/roce-cni/pkg/base/cnierr"
 	"github.com/roce-cni/roce-cni/pkg/plugin/conf"
@@ -55,6 +56,10 @@ func TestAMoveThatChangesTheFileOfADeviceIsReported(t *testing.T) {
 		n.devices[0].in = plan.Pod
 		if err := s.Check(t.Context(), plan.Op{Place: plan.Host, Kind: op}); code(err) != c.check {
 			t.Errorf("%+v: CHECK: got %v, want code %d", c, err, c.check)
+		}
+		s.c.Sys = fstest.MapFS{}
+		if err := s.Check(t.Context(), plan.Op{Place: plan.Host, Kind: op}); err != nil {
+			t.Errorf("%+v: CHECK without a file: got %v", c, err)
 		}
 	}
 }
