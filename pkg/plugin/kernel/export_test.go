@@ -5,6 +5,9 @@ package kernel
 
 import (
 	"context"
+	"errors"
+
+	"golang.org/x/sys/unix"
 
 	"github.com/roce-cni/roce-cni/pkg/base/nlsock"
 	"github.com/roce-cni/roce-cni/pkg/plugin/kernel/rtnl"
@@ -24,12 +27,15 @@ func (k *Kernel) CreateAside(ctx context.Context, op plan.Child) error {
 // Unused is about a link of the host. Undo asks it of VLANs, which not every kernel has.
 func (k *Kernel) Unused(ctx context.Context, l rtnl.Link) error { return k.unused(ctx, l) }
 
-// Flood makes each dump of the pod too large to be kept, as a program of the pod can do with
-// some thousand links that have many alternative names. sock is one of the pod.
-func (k *Kernel) Flood(sock nlsock.Socket) { k.pod = rtnl.New(flooded{sock}) }
-
-type flooded struct{ nlsock.Socket }
-
-func (flooded) Dump(context.Context, nlsock.Request) ([][]byte, error) {
-	return nil, nlsock.ErrTooMuch
+// Through lets the kernel answer through other sockets, in the host and in the pod.
+func (k *Kernel) Through(with func(nlsock.Socket) nlsock.Socket) error {
+	exchange := func(conn **rtnl.Conn) error {
+		sock, err := nlsock.Dial(unix.NETLINK_ROUTE)
+		if err == nil {
+			(*conn).Close()
+			*conn = rtnl.New(with(sock))
+		}
+		return err
+	}
+	return errors.Join(k.EnterHost(func() error { return exchange(&k.host) }), k.Enter(func() error { return exchange(&k.pod) }))
 }

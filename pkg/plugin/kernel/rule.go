@@ -199,6 +199,9 @@ func (p rule) outranked(ctx context.Context, there found) error {
 		if err == nil && is.Index == r.Index {
 			continue
 		}
+		if ignore(err, unix.ENETUNREACH, unix.EHOSTUNREACH, unix.EACCES, unix.EINVAL) != nil { // those say that it leads nowhere
+			return classify(action, p.subject(), err)
+		}
 		wins := winner(there.before, func(b rtnl.Rule) bool {
 			return err != nil && nowhere(b.Action) != "" || err == nil && b.Table == is.Table || p.skipped(b, there.all)
 		})

@@ -1,0 +1,261 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The roce-cni authors
+
+package kernel_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/netip"
+	"slices"
+	"strings"
+	"testing"
+
+	current "github.com/containernetworking/cni/pkg/types/100"
+	"golang.org/x/sys/unix"
+
+	"github.com/roce-cni/roce-cni/pkg/base/cnierr"
+	"github.com/roce-cni/roce-cni/pkg/base/nlsock"
+	"github.com/roce-cni/roce-cni/pkg/plugin/conf"
+	"github.com/roce-cni/roce-cni/pkg/plugin/kernel"
+	"github.com/roce-cni/roce-cni/pkg/plugin/kernel/kerneltest"
+	"github.com/roce-cni/roce-cni/pkg/plugin/kernel/rtnl"
+	"github.com/roce-cni/roce-cni/pkg/plugin/plan"
+)
+
+// refusal is a Linux that refuses one request: the one after so many others.
+type refusal struct{ after int }
+
+var errRefused = fmt.Errorf("the request of the test: %w", unix.EIO)
+
+// next says whether a request is the one.
+func (r *refusal) next() bool {
+	r.after--
+	return r.after == -1
+}
+
+// refusing is a socket of that Linux.
+type refusing struct {
+	nlsock.Socket
+	refusal *refusal
+}
+
+func (s refusing) Dump(ctx context.Context, req nlsock.Request) ([][]byte, error) {
+	if s.refusal.next() {
+		return nil, errRefused
+	}
+	return s.Socket.Dump(ctx, req)
+}
+
+// Exchange does the other requests, as Linux does.
+func (s refusing) Exchange(ctx context.Context, reqs ...nlsock.Request) ([]nlsock.Reply, error) {
+	one := slices.IndexFunc(reqs, func(nlsock.Request) bool { return s.refusal.next() })
+	if one < 0 {
+		return s.Socket.Exchange(ctx, reqs...)
+	}
+	others := slices.Delete(slices.Clone(reqs), one, one+1)
+	if n := len(others); n > 0 && one == n {
+		others[n-1].Flags |= unix.NLM_F_ACK
+	}
+	replies, err := s.Socket.Exchange(ctx, others...)
+	return slices.Insert(replies, one, nlsock.Reply{Err: errRefused}), err
+}
+
+// strict is a machine that refuses requests.
+type strict struct {
+	*kernel.Kernel
+	node    *kerneltest.Node
+	pod     *kerneltest.Netns
+	refusal *refusal
+}
+
+func refusingMachine(t *testing.T) strict {
+	t.Helper()
+	node, pod, k := machine(t)
+	r := &refusal{-1}
+	if err := k.Through(func(s nlsock.Socket) nlsock.Socket { return refusing{s, r} }); err != nil {
+		t.Fatal(err)
+	}
+	return strict{k, node, pod, r}
+}
+
+// each calls try again and again. Each time another request is refused, until none is.
+func (s strict) each(try func() error, then func(request int, err error)) {
+	for i := 0; ; i++ {
+		s.refusal.after = i
+		err := try()
+		if s.refusal.after >= 0 {
+			s.refusal.after = -1
+			return
+		}
+		s.refusal.after = -1
+		then(i, err)
+	}
+}
+
+// show returns what is in host and pod.
+func (s strict) show(t *testing.T) string {
+	t.Helper()
+	var b strings.Builder
+	look := func() error {
+		c, err := rtnl.Dial()
+		if err != nil {
+			return err
+		}
+		defer c.Close()
+		links, err1 := c.Links(t.Context())
+		addrs, err2 := c.Addresses(t.Context(), 0)
+		routes, err3 := c.Routes(t.Context())
+		rules, err4 := c.Rules(t.Context(), unix.AF_UNSPEC)
+		for _, l := range links {
+			fmt.Fprintln(&b, l.Name, l.Alias, l.Address, l.MTU, l.Flags&unix.IFF_UP)
+		}
+		for _, a := range addrs {
+			fmt.Fprintln(&b, a.Prefix)
+		}
+		for _, r := range routes {
+			if r.Table != unix.RT_TABLE_LOCAL { // changes some time later, for IPv6
+				fmt.Fprintln(&b, r)
+			}
+		}
+		fmt.Fprintln(&b, rules)
+		return errors.Join(err1, err2, err3, err4)
+	}
+	if err := errors.Join(s.EnterHost(look), s.Enter(look)); err != nil {
+		t.Fatal(err)
+	}
+	return b.String()
+}
+
+// said wants an error to have the kernel's words. What could not be asked is no damage.
+func said(t *testing.T, what string, err error) {
+	t.Helper()
+	if !errors.Is(err, errRefused) || cnierr.CodeOf(err) != cnierr.IO {
+		t.Errorf("%s: got %v, code %d, want what was refused", what, err, cnierr.CodeOf(err))
+	}
+}
+
+// steps returns an attachment with two rails and a link to the host.
+func steps(t *testing.T) plan.Ops {
+	ops := kerneltest.Attachment(kerneltest.Container(t), nic, nic)
+	v := plan.Veth{Name: "veth1", MAC: conf.MAC{2, 0, 0, 0, 2, 1}, PodEnd: "host0", PodMAC: conf.MAC{2, 0, 0, 0, 2, 2}, MTU: 1500, Mark: ops[0].Kind.(plan.Child).Mark}
+	ops = append(ops, plan.OnHost(v, plan.Up{Link: v.Name})...)
+	ops = append(ops, plan.InPod(plan.Up{Link: v.PodEnd}, plan.Neighbour{Link: v.PodEnd, Addr: netip.MustParseAddr("169.254.1.1"), MAC: v.MAC},
+		plan.Adopt{Link: "net1", MAC: ops[0].Kind.(plan.Child).MAC, Addresses: []netip.Prefix{netip.MustParsePrefix("10.9.0.5/24")}})...)
+	return append(ops, plan.OnHost(plan.Route{Link: v.Name, Table: plan.HostLinkTable, Dst: netip.MustParsePrefix("10.9.0.5/32"), Scope: plan.ScopeLink})...)
+}
+
+// TestWhatLinuxRefusesIsSaid: no call takes a request that was refused for a success, whichever
+// it was. One that fails can be undone; one operation that fails has changed nothing.
+func TestWhatLinuxRefusesIsSaid(t *testing.T) {
+	t.Parallel()
+	s := refusingMachine(t)
+	for _, run := range steps(t).Runs() {
+		for _, part := range [][]plan.Op{run[:1], run} {
+			what := fmt.Sprintf("%d of %T", len(part), part[0].Kind)
+			before := s.show(t)
+			s.each(func() error { return s.Do(t.Context(), part...) }, func(request int, err error) {
+				said(t, fmt.Sprintf("do %s, request %d", what, request), err)
+				if now := s.show(t); len(part) == 1 && now != before {
+					t.Errorf("do %s, request %d: left\n%s", what, request, now)
+				}
+				undo(t, s.Kernel, part)
+				if now := s.show(t); now != before && part[0].Kind != (plan.Up{Link: part[0].Link()}) {
+					t.Errorf("undo %s after request %d: left\n%s", what, request, now)
+				}
+			})
+			done := s.show(t)
+			for verb, call := range map[string]func(context.Context, ...plan.Op) error{"do again": s.Do, "check": s.Check} {
+				s.each(func() error { return call(t.Context(), part...) }, func(request int, err error) {
+					said(t, fmt.Sprintf("%s %s, request %d", verb, what, request), err)
+				})
+			}
+			if now := s.show(t); now != done {
+				t.Errorf("%s: was\n%s\nis\n%s", what, done, now)
+			}
+			s.each(func() error { return s.Undo(t.Context(), part...) }, func(request int, err error) {
+				if err != nil || s.show(t) != before { // there may be another way
+					said(t, fmt.Sprintf("undo %s, request %d", what, request), err)
+				}
+				do(t, s.Kernel, part...)
+			})
+			undo(t, s.Kernel, part)
+		}
+		do(t, s.Kernel, run...)
+	}
+}
+
+// TestACheckThatCannotAskFindsNoPeace: with whatever is refused, no check of something that is
+// damaged says that all is well.
+func TestACheckThatCannotAskFindsNoPeace(t *testing.T) {
+	t.Parallel()
+	for name, script := range map[string]string{
+		"renamed":   "link set net1 down\nlink set net1 name other0",
+		"gone":      "link del net1\nlink del host0",
+		"changed":   "link set net1 mtu 1400\nlink set net1 address 02:00:00:00:00:99",
+		"addresses": "addr flush dev net1\nneigh flush dev host0 nud permanent",
+		"subnet":    "route del 10.9.0.0/24 dev net1\n-6 route del fd00:9::/64 dev net1",
+		"moved":     "route del 10.9.0.0/24 dev net1\nroute del default metric 50\nrule add from 10.9.0.5 lookup 99 priority 7",
+		"routes":    "route flush table 100\n-6 route flush table 100",
+		"another's": "route replace default via 10.9.0.9 dev net1 table 100\nroute add blackhole 10.7.0.0/24 table 100",
+		"in front":  "link add eth9 type bridge\nlink set eth9 up\naddr add 10.8.0.5/24 dev eth9\nroute add default via 10.8.0.1 dev eth9\nrule add lookup main priority 5",
+		"pod end":   "link set host0 name other1",
+		"host":      "HOST link set veth1 down\nHOST link set veth1 name other1\nHOST link set " + nic + " down",
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			s := refusingMachine(t)
+			ops := steps(t)
+			do(t, s.Kernel, ops...)
+			for line := range strings.Lines(script) {
+				if on, is := strings.CutPrefix(line, "HOST "); is {
+					s.node.IP(on)
+				} else {
+					s.pod.IP(line)
+				}
+			}
+			found := 0
+			for _, op := range ops {
+				was := s.Check(t.Context(), op)
+				if was != nil {
+					found++
+				}
+				s.each(func() error { return s.Check(t.Context(), op) }, func(request int, err error) {
+					if was == nil || err == nil {
+						said(t, fmt.Sprintf("check %T, request %d", op.Kind, request), err)
+					}
+				})
+			}
+			if found == 0 {
+				t.Error("nothing is damaged: the test proves nothing")
+			}
+		})
+	}
+}
+
+// TestFactsThatCannotBeAskedAreNone: each rail has a fault, or there is an error.
+func TestFactsThatCannotBeAskedAreNone(t *testing.T) {
+	t.Parallel()
+	s := refusingMachine(t)
+	s.node.IP("addr add 172.16.0.1/24 dev " + nic)
+	s.node.IP("route add default via 172.16.0.2")
+	do(t, s.Kernel, steps(t)...)
+	on := func(p conf.Parent) []conf.Rail { return []conf.Rail{{IfName: "net9", Parent: p}} }
+	for name, req := range map[string]conf.Request{
+		"name":    {Rails: on(conf.Parent{Name: nic})},
+		"subnet":  {Rails: on(conf.Parent{Subnet: netip.MustParsePrefix("172.16.0.0/24")})},
+		"default": {Rails: on(conf.Parent{})},
+		"VLAN":    {VLAN: 7, Rails: on(conf.Parent{Name: nic})},
+		"in pod":  {LinkInContainer: true, Rails: on(conf.Parent{Name: "net1"})},
+		"adopted": {RDMA: conf.RDMA{Mode: conf.RDMAShared}, Rails: []conf.Rail{{IfName: "net1"}},
+			Prev: &conf.Prev{Result: &current.Result{Interfaces: []*current.Interface{{Name: "net1"}}}}},
+	} {
+		if _, err := plan.Only(s.Facts(t.Context(), req)); err != nil {
+			t.Errorf("%s: %v", name, err)
+		}
+		s.each(func() error { _, err := plan.Only(s.Facts(t.Context(), req)); return err }, func(request int, err error) {
+			said(t, fmt.Sprintf("facts of %s, request %d", name, request), err)
+		})
+	}
+}
