@@ -67,7 +67,11 @@ func TestANamespaceIsMadeWhereOneIsHidden(t *testing.T) {
 // makeOne makes a namespace, and returns its path. The caller removes it.
 func makeOne(t *testing.T) string {
 	t.Helper()
-	path := filepath.Join(t.TempDir(), "pod")
+	return makeAt(t, filepath.Join(t.TempDir(), "pod"))
+}
+
+func makeAt(t *testing.T, path string) string {
+	t.Helper()
 	err := Make(path)
 	if errors.Is(err, unix.EPERM) && os.Getenv("REQUIRE_NETNS") != "1" {
 		t.Skip("only root can make namespaces")

@@ -6,7 +6,9 @@ package netns
 import (
 	"cmp"
 	"context"
+	"errors"
 	"fmt"
+	"io/fs"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -224,6 +226,54 @@ func TestANamespaceLivesInAThreadWhenTheFirstThreadHasEnded(t *testing.T) {
 	_ = wait() // it was killed
 	if alive, err := Alive(ns.Ref); alive || err != nil {
 		t.Errorf("after the last thread: alive %v, %v; want it gone", alive, err)
+	}
+}
+
+// The kernel writes the characters that would end a word in octal digits.
+func TestAMountIsFoundAtAPathWithOddCharacters(t *testing.T) {
+	t.Parallel()
+	path := makeAt(t, filepath.Join(t.TempDir(), "a pod\\040\tof\\09\\\\ \\1"))
+	t.Cleanup(func() { _ = Remove(path) })
+	is, err := At(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got := Find("/run/no-such-folder/pod", is.ID); got != path {
+		t.Errorf("found at %q, want %q", got, path)
+	}
+}
+
+// A process that ends while its namespace is looked for is no failure. What procfs says of
+// mounts must be known.
+func TestAProcfsThatCannotBeReadIsSaid(t *testing.T) {
+	t.Parallel()
+	proc := t.TempDir()
+	each := func() (n int, err error) {
+		for ns, e := range Each(proc) {
+			if n++; ns != nil || err != nil {
+				t.Errorf("got %v, %v, want one error alone", ns, err)
+			}
+			err = e
+		}
+		return n, err
+	}
+	if n, err := each(); n != 1 || !errors.Is(err, fs.ErrNotExist) {
+		t.Errorf("without mounts: %d, %v", n, err)
+	}
+	info := filepath.Join(proc, "thread-self", "mountinfo")
+	for text, good := range map[string]bool{
+		"": true, "25 1 0:4 net:[4026531840]\n": true, "25 1 0:4 mnt:[4026531841] /run/x rw\n": true,
+		"25 1 0:4 net:[x] /run/x rw\n": false, "25 1 zero net:[4026531840] /run/x rw\n": false,
+	} {
+		if err := cmp.Or(os.MkdirAll(filepath.Dir(info), 0o700), os.WriteFile(info, []byte(text), 0o600)); err != nil {
+			t.Fatal(err)
+		}
+		if n, err := each(); (err == nil) != good || (n == 0) != good {
+			t.Errorf("%q: %d, %v", text, n, err)
+		}
+		if alive, err := Alive(Ref{filepath.Join(proc, "9", "ns", "net"), ID{4, 99}}); alive || (err == nil) != good {
+			t.Errorf("%q: alive %v, %v", text, alive, err)
+		}
 	}
 }
 

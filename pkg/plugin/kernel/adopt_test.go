@@ -5,6 +5,7 @@ package kernel_test
 
 import (
 	"context"
+	"encoding/binary"
 	"errors"
 	"fmt"
 	"net/netip"
@@ -12,7 +13,10 @@ import (
 	"testing"
 	"time"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/roce-cni/roce-cni/pkg/base/cnierr"
+	"github.com/roce-cni/roce-cni/pkg/base/nlsock"
 	"github.com/roce-cni/roce-cni/pkg/plugin/conf"
 	"github.com/roce-cni/roce-cni/pkg/plugin/kernel"
 	"github.com/roce-cni/roce-cni/pkg/plugin/kernel/kerneltest"
@@ -130,4 +134,28 @@ func TestAdoptEndsWithItsContext(t *testing.T) {
 	if err := k.Do(gone, plan.Op{Kind: op}); err == nil || !errors.Is(err, context.Canceled) && cnierr.CodeOf(err) != cnierr.TryAgain {
 		t.Errorf("got %v", err)
 	}
+}
+
+// infiniband has links of InfiniBand only.
+type infiniband struct{ nlsock.Socket }
+
+func (s infiniband) Exchange(ctx context.Context, reqs ...nlsock.Request) ([]nlsock.Reply, error) {
+	replies, err := s.Socket.Exchange(ctx, reqs...)
+	for _, r := range replies {
+		for _, row := range r.Rows {
+			binary.NativeEndian.PutUint16(row[2:], unix.ARPHRD_INFINIBAND)
+		}
+	}
+	return replies, err
+}
+
+func TestInfiniBandIsNotAdopted(t *testing.T) {
+	t.Parallel()
+	_, pod, k := machine(t)
+	lend(t, pod, k, 5, shortly)
+	if err := k.Through(func(s nlsock.Socket) nlsock.Socket { return infiniband{s} }); err != nil {
+		t.Fatal(err)
+	}
+	_, err := plan.Only(k.Facts(t.Context(), conf.Request{Prev: &conf.Prev{}, Rails: []conf.Rail{{IfName: "net1"}}}))
+	wantCode(t, err, cnierr.NoRDMA)
 }

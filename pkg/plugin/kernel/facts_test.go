@@ -4,8 +4,10 @@
 package kernel_test
 
 import (
+	"context"
 	"fmt"
 	"net/netip"
+	"strings"
 	"testing"
 	"testing/fstest"
 
@@ -74,4 +76,46 @@ func TestHostFactsTakeAParentInsideThePodByItsName(t *testing.T) {
 		t.Errorf("got %+v, %v", facts, err)
 	}
 	wantCode(t, facts[1].Fault, cnierr.BadParent)
+}
+
+func TestANamespaceIsAskedByItsPath(t *testing.T) {
+	t.Parallel()
+	node, pod, k := machine(t)
+	pod.IP("link add net1 type bridge")
+	pod.IP("link set net1 up")
+	has := func(path string) (bool, error) { return kernel.HasAddress(t.Context(), path, "net1") }
+	for _, add := range []string{"", "addr add 169.254.0.1/16 dev net1 scope link", "addr add 10.9.0.5/24 dev net1"} {
+		if add != "" {
+			pod.IP(add)
+		}
+		if got, err := has(pod.Path); got != strings.Contains(add, "10.9") || err != nil {
+			t.Errorf("after %q: %v, %v", add, got, err)
+		}
+	}
+	if got, err := has(node.Path); got || err != nil {
+		t.Errorf("a namespace without the interface: %v, %v", got, err)
+	}
+	_, err := has(pod.Path + ".gone")
+	wantCode(t, err, cnierr.BadNetns)
+	over, cancel := context.WithCancel(t.Context())
+	cancel()
+	_, err = kernel.HasAddress(over, pod.Path, "net1")
+	wantCode(t, err, cnierr.TryAgain)
+	if id, err := kernel.NetnsID(pod.Path); id != k.ID() || err != nil {
+		t.Errorf("got %v, %v, want %v", id, err, k.ID())
+	}
+	_, err = kernel.NetnsID(pod.Path + ".gone")
+	wantCode(t, err, cnierr.BadNetns)
+	node.IP("addr add 10.2.0.1/24 dev " + nic)
+	node.IP("addr add 10.2.0.1/25 dev " + nic)
+	got, err := kernel.HostAddrs(t.Context())
+	if diff := cmp.Diff([]netip.Addr{netip.MustParseAddr("10.2.0.1"), netip.MustParseAddr("127.0.0.1"), netip.MustParseAddr("::1")}, got, cmpopts.EquateComparable(netip.Addr{})); diff != "" || err != nil {
+		t.Errorf("%v (-want +got)\n%s", err, diff)
+	}
+	_, err = kernel.HostAddrs(over)
+	wantCode(t, err, cnierr.TryAgain)
+	for _, req := range []conf.Request{{Rails: []conf.Rail{{}}}, {LinkInContainer: true, Rails: []conf.Rail{{}}}} {
+		_, err = kernel.HostFacts(over, req, fstest.MapFS{})
+		wantCode(t, err, cnierr.TryAgain)
+	}
 }

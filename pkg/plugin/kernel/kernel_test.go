@@ -95,6 +95,12 @@ func TestHintsOfCheckRestoreWhatIsMissing(t *testing.T) {
 			"rule add from 10.9.0.0/24 lookup main priority 5", "rule add from 10.7.0.0/24 lookup main priority 5", "rule add from 10.6.0.0/24 lookup main priority 5",
 		},
 		"a blackhole":       {"route add blackhole 10.7.0.0/24 table 100"},
+		"a route for a TOS": {"link add eth9 type bridge", "link set eth9 up", "route add 10.7.0.0/24 tos 0x10 dev eth9 table 100"},
+		"another length":    {"addr del 10.9.0.5/24 dev net1", "addr add 10.9.0.5/25 dev net1"},
+		"a rule that leads past ours": {
+			"link add eth9 type bridge", "link set eth9 up", "addr add 10.8.0.5/24 dev eth9", "route add default via 10.8.0.1 dev eth9",
+			"rule add not from 10.7.0.0/24 goto 32766 priority 5 protocol 77",
+		},
 		"half of a rule":    {"rule del from 10.9.0.5/32 unreachable priority 32001"},
 		"a route different": {"route del default table 100"},
 	}
@@ -301,13 +307,60 @@ func TestALinkOnALinkOfThePodDoesNotUseTheNIC(t *testing.T) {
 	pod.IP("link add index 77 name eth9 type bridge")
 	pod.IP("link add onpod link eth9 type macvlan")
 	l := rtnl.Link{Index: 77, Name: "spare"}
+	node.IP("link set spare up") // with an address that the kernel gives
 	if err := k.Unused(t.Context(), l); err != nil {
 		t.Errorf("a link of the pod stands on another link: %v", err)
+	}
+	for use, end := range map[string]string{
+		"addr add 192.0.2.1/24 dev spare": "addr del 192.0.2.1/24 dev spare",
+		"addr add fd00::1/64 dev spare":   "addr del fd00::1/64 dev spare",
+	} {
+		node.IP(use)
+		if err := k.Unused(t.Context(), l); !errors.Is(err, kernel.ErrInUse) {
+			t.Errorf("%s: got %v", use, err)
+		}
+		node.IP(end)
+	}
+	if err := k.Unused(t.Context(), rtnl.Link{Index: 77, Master: 78, SlaveKind: "bridge"}); !errors.Is(err, kernel.ErrInUse) {
+		t.Errorf("a port of a bridge: got %v", err)
 	}
 	node.IP("link add onhost link spare type macvlan")
 	node.IP("link set onhost netns " + pod.Path)
 	if err := k.Unused(t.Context(), l); !errors.Is(err, kernel.ErrInUse) || !strings.Contains(err.Error(), "onhost") {
 		t.Errorf("got %v, want that onhost stands on it", err)
+	}
+}
+
+// roce keeps a value that it can keep, in whichever form it is written.
+func TestSettingsOfUsersAreKeptOrRefused(t *testing.T) {
+	t.Parallel()
+	_, _, k := machine(t)
+	do(t, k, plan.Op{Kind: child(t)})
+	for _, tt := range []struct {
+		key, value string
+		code       cnierr.Code
+		others     string // values that Check takes for others
+	}{
+		{"ipv4/conf/net1/arp_ignore", "0x2", 0, "1 0x1 x"},
+		{"ipv6/conf/net1/stable_secret", "fd00:0::1", 0, "fd00::2 1"},
+		{"ipv6/neigh/net1/retrans_time_ms", "1500", 0, "1501"},
+		{"ipv6/neigh/net1/retrans_time_ms", "1", cnierr.BadConfig, ""}, // less than the kernel's clock ticks
+		{"ipv4/conf/net1/arp_ignore", "many", cnierr.BadConfig, ""},
+		{"ipv4/conf/net1/no_such", "1", cnierr.BadConfig, ""},
+	} {
+		op := plan.Sysctl{Link: "net1", Up: true, Set: []plan.Setting{{Path: "net/" + tt.key, Value: tt.value}}}
+		err := k.Do(t.Context(), plan.Op{Kind: op})
+		if tt.code != 0 {
+			wantCode(t, err, tt.code)
+			continue
+		}
+		if err := errors.Join(err, k.Check(t.Context(), plan.Op{Kind: op})); err != nil {
+			t.Errorf("%s=%s: %v", tt.key, tt.value, err)
+		}
+		for _, other := range strings.Fields(tt.others) {
+			op.Set[0].Value = other
+			wantCode(t, k.Check(t.Context(), plan.Op{Kind: op}), cnierr.Damaged)
+		}
 	}
 }
 

@@ -114,6 +114,9 @@ func brokenPair(t *testing.T, w opened) {
 	w.asBefore(t, pod, host)
 	w.HostIP("link set veth0a1b2c alias " + plan.MarkPrefix + "c2/net1") // another attachment's
 	wantCode(t, w.Do(t.Context(), v), cnierr.BadEnv)
+	if err := w.Check(t.Context(), v); !errors.Is(err, kernel.ErrDifferent) {
+		t.Errorf("the mark of another: got %v, want ErrDifferent", err)
+	}
 	w.HostIP("link set veth0a1b2c alias " + w.pair().Mark)
 	w.IP("link set host0 name other0")
 	w.IP("link add host0 type veth")

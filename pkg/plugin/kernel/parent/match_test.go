@@ -300,21 +300,78 @@ func TestNothingIsAskedTwice(t *testing.T) {
 	}
 }
 
-func TestANamespaceThatDoesNotAnswerIsAllRailsFailure(t *testing.T) {
+// refusing refuses one question: the one after so many others.
+type refusing struct {
+	host
+	after *int
+}
+
+func (r refusing) next() (err error) {
+	if *r.after == 0 {
+		err = unix.EIO
+	}
+	*r.after--
+	return err
+}
+
+func (r refusing) LinksByName(ctx context.Context, names ...string) []rtnl.Named {
+	out := r.host.LinksByName(ctx, names...)
+	for i := range out {
+		if err := r.next(); err != nil {
+			out[i] = rtnl.Named{Err: err}
+		}
+	}
+	return out
+}
+
+func (r refusing) LinkByIndex(ctx context.Context, index int32) (rtnl.Link, error) {
+	l, err := r.host.LinkByIndex(ctx, index)
+	return l, errors.Join(r.next(), err)
+}
+
+func (r refusing) Links(context.Context) ([]rtnl.Link, error) { return r.host, r.next() }
+
+func (r refusing) RoutesOf(context.Context, uint8, uint32) ([]rtnl.Route, error) {
+	return []rtnl.Route{{Table: unix.RT_TABLE_MAIN, Dst: netip.MustParsePrefix("0.0.0.0/0"), Type: unix.RTN_UNICAST, Index: 3}}, r.next()
+}
+
+func (r refusing) rdma(ctx context.Context) (nldev.System, error) {
+	known, err := railRDMA(ctx)
+	return known, errors.Join(r.next(), err)
+}
+
+func TestANamespaceThatRefusesAnAnswerIsAllRailsFailure(t *testing.T) {
 	t.Parallel()
-	h, sys := railNode()
-	_, _, err := Select(t.Context(), Place{silent{h}, nil, noRDMA, sys}, rails(2, conf.Parent{IfNames: []string{"rail*"}}, conf.ByPCI))
-	if err == nil {
-		t.Error("links that cannot be listed can be matched")
+	one := func(p conf.Parent) conf.Request { return conf.Request{Rails: []conf.Rail{{Parent: p}}} }
+	onVLAN := one(conf.Parent{Name: "zz"})
+	onVLAN.VLAN = 120
+	for name, req := range map[string]conf.Request{
+		"by name": one(conf.Parent{Name: "zz"}), "a bond": one(conf.Parent{Name: "vf"}), "a port": one(conf.Parent{Name: "yy"}), "a VLAN": onVLAN,
+		"by pattern": one(conf.Parent{IfNames: []string{"zz"}}), "by RDMA device": one(conf.Parent{RDMA: "mlx5_2"}), "by route": one(conf.Parent{}),
+		"by the PCI bus": rails(2, conf.Parent{IfNames: []string{"rail*"}}, conf.ByPCI), "by RDMA devices": rails(2, conf.Parent{IfNames: []string{"rail*"}}, conf.ByRDMA),
+	} {
+		for n := 0; ; n++ {
+			h, sys := railNode()
+			h.linked("vf").Kind = "bond"
+			h.linked("yy").SlaveKind, h.linked("yy").Master = "bridge", 1
+			after := n
+			r := refusing{h, &after}
+			_, _, err := Select(t.Context(), Place{r, nil, r.rdma, sys}, req)
+			if after >= 0 {
+				if n == 0 {
+					t.Errorf("%s: nothing was asked", name)
+				}
+				break
+			}
+			if !errors.Is(err, unix.EIO) {
+				t.Errorf("%s, question %d: got %v", name, n, err)
+			}
+		}
 	}
-	req := conf.Request{Rails: []conf.Rail{{Parent: conf.Parent{Name: "zz"}}, {Parent: conf.Parent{IfNames: []string{"vf"}}}}}
-	if _, _, err = Select(t.Context(), Place{silent{h}, nil, noRDMA, sys}, req); err == nil {
-		t.Error("links that cannot be listed can be selected")
-	}
-	p := Place{h, nil, func(context.Context) (nldev.System, error) { return nldev.System{}, unix.EPERM }, sys}
-	if _, _, err = Select(t.Context(), p, rails(1, conf.Parent{IfNames: []string{"zz"}}, conf.ByRDMA)); !errors.Is(err, unix.EPERM) {
-		t.Errorf("got %v, want what the RDMA system said", err)
-	}
+}
+
+func (h host) linked(name string) *rtnl.Link {
+	return &h[slices.IndexFunc(h, func(l rtnl.Link) bool { return l.Name == name })]
 }
 
 func TestAddressesThatReachBeyondTheLink(t *testing.T) {
