@@ -73,9 +73,14 @@ type strict struct {
 
 func refusingMachine(t *testing.T) strict {
 	t.Helper()
+	return refusingAbove(t, func(s nlsock.Socket) nlsock.Socket { return s })
+}
+
+func refusingAbove(t *testing.T, below func(nlsock.Socket) nlsock.Socket) strict {
+	t.Helper()
 	node, pod, k := machine(t)
 	r := &refusal{-1}
-	if err := k.Through(func(s nlsock.Socket) nlsock.Socket { return refusing{s, r} }); err != nil {
+	if err := k.Through(func(s nlsock.Socket) nlsock.Socket { return refusing{below(s), r} }); err != nil {
 		t.Fatal(err)
 	}
 	return strict{k, node, pod, r}
@@ -156,38 +161,44 @@ func TestWhatLinuxRefusesIsSaid(t *testing.T) {
 	t.Parallel()
 	s := refusingMachine(t)
 	for _, run := range steps(t).Runs() {
-		for _, part := range [][]plan.Op{run[:1], run} {
-			what := fmt.Sprintf("%d of %T", len(part), part[0].Kind)
-			before := s.show(t)
-			s.each(func() error { return s.Do(t.Context(), part...) }, func(request int, err error) {
-				said(t, fmt.Sprintf("do %s, request %d", what, request), err)
-				if now := s.show(t); len(part) == 1 && now != before {
-					t.Errorf("do %s, request %d: left\n%s", what, request, now)
-				}
-				undo(t, s.Kernel, part)
-				if now := s.show(t); now != before && part[0].Kind != (plan.Up{Link: part[0].Link()}) {
-					t.Errorf("undo %s after request %d: left\n%s", what, request, now)
-				}
-			})
-			done := s.show(t)
-			for verb, call := range map[string]func(context.Context, ...plan.Op) error{"do again": s.Do, "check": s.Check} {
-				s.each(func() error { return call(t.Context(), part...) }, func(request int, err error) {
-					said(t, fmt.Sprintf("%s %s, request %d", verb, what, request), err)
-				})
-			}
-			if now := s.show(t); now != done {
-				t.Errorf("%s: was\n%s\nis\n%s", what, done, now)
-			}
-			s.each(func() error { return s.Undo(t.Context(), part...) }, func(request int, err error) {
-				if err != nil || s.show(t) != before { // there may be another way
-					said(t, fmt.Sprintf("undo %s, request %d", what, request), err)
-				}
-				do(t, s.Kernel, part...)
-			})
-			undo(t, s.Kernel, part)
-		}
+		s.sweep(t, run[:1], true)
+		s.sweep(t, run, false)
 		do(t, s.Kernel, run...)
 	}
+}
+
+// sweep does a run, does it again, checks and undoes it, each time with another request refused.
+// whole says that a run that fails has changed nothing.
+func (s strict) sweep(t *testing.T, run plan.Ops, whole bool) {
+	t.Helper()
+	what := fmt.Sprintf("%d of %T", len(run), run[0].Kind)
+	before := s.show(t)
+	s.each(func() error { return s.Do(t.Context(), run...) }, func(request int, err error) {
+		said(t, fmt.Sprintf("do %s, request %d", what, request), err)
+		if now := s.show(t); whole && now != before {
+			t.Errorf("do %s, request %d: left\n%s", what, request, now)
+		}
+		undo(t, s.Kernel, run)
+		if now := s.show(t); now != before && run[0].Kind != (plan.Up{Link: run[0].Link()}) {
+			t.Errorf("undo %s after request %d: left\n%s", what, request, now)
+		}
+	})
+	done := s.show(t)
+	for verb, call := range map[string]func(context.Context, ...plan.Op) error{"do again": s.Do, "check": s.Check} {
+		s.each(func() error { return call(t.Context(), run...) }, func(request int, err error) {
+			said(t, fmt.Sprintf("%s %s, request %d", verb, what, request), err)
+		})
+	}
+	if now := s.show(t); now != done {
+		t.Errorf("%s: was\n%s\nis\n%s", what, done, now)
+	}
+	s.each(func() error { return s.Undo(t.Context(), run...) }, func(request int, err error) {
+		if err != nil || s.show(t) != before { // there may be another way
+			said(t, fmt.Sprintf("undo %s, request %d", what, request), err)
+		}
+		do(t, s.Kernel, run...)
+	})
+	undo(t, s.Kernel, run)
 }
 
 // anyLink is a link in a finding: one that cannot be asked for has its index in place of its name.
