@@ -97,7 +97,13 @@ func TestANamespaceStaysUntilItIsRemoved(t *testing.T) {
 	if err != nil || ns.ID == host.ID {
 		t.Fatalf("the namespace is %v, the host's %v, %v", ns, host, err)
 	}
+	if _, err := ns.Start(exec.CommandContext(t.Context(), filepath.Join(path, "no-such-program"))); err == nil {
+		t.Error("a program that is not there was started")
+	}
 	ns.Close()
+	if err := Make(filepath.Join(path, "below")); err == nil {
+		t.Error("one was made below a file")
+	}
 	for range 2 { // the second time there is none
 		if err := Remove(path); err != nil {
 			t.Error(err)

@@ -98,6 +98,7 @@ func TestHiddenProcessesOfTheNodeKeepNoNamespaceAlive(t *testing.T) {
 	gone := Ref{Path: filepath.Join(proc, "9", "ns", "net"), ID: ID{Dev: 4, Ino: 99}}
 	link(os.Link, write("self/net/dev"), "2/net/dev")
 	link(os.Symlink, "net", "2/ns/net")
+	link(os.Symlink, "net", "8/ns/net") // it ends meanwhile: nothing else is there
 	if alive, err := Alive(gone); alive || err != nil {
 		t.Errorf("beside a hidden process of the node: %v, %v; want it gone", alive, err)
 	}

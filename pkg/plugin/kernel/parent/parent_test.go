@@ -245,8 +245,10 @@ func TestLinksThatCannotCarryAMacvlan(t *testing.T) {
 		{"ipv0", cnierr.BadParent, "the NIC below it"},
 		{"bondport", cnierr.BadParent, "use bond0 as master"},
 		{"ibp1", cnierr.NoRDMA, "IPoIB"},
+		{"vlan0", cnierr.BadParent, `"vlan": 7`},
 	} {
 		h, addrs, sys := gpuNode()
+		h = append(h, rtnl.Link{Name: "vlan0", Kind: "vlan", VLAN: 7, Alias: plan.VLANMark, Type: unix.ARPHRD_ETHER, Flags: unix.IFF_UP | unix.IFF_LOWER_UP})
 		_, err := selectOne(t.Context(), Place{h, addrs, noRDMA, sys}, conf.Request{Rails: []conf.Rail{{Parent: conf.Parent{Name: conf.LinkName(c.name)}}}})
 		wantError(t, err, c.code, c.hint)
 	}

@@ -27,7 +27,10 @@ func noRDMA(context.Context) (nldev.System, error) {
 // gpuRDMA has the RDMA devices of gpuNode: one port, two ports, a bond, and a
 // device with a driver that names no interface. A pod has mlx5_9.
 func gpuRDMA(context.Context) (nldev.System, error) {
-	port := func(n uint32, index int32) nldev.Port { return nldev.Port{Number: n, NetdevIndex: index} }
+	port := func(n uint32, index int32) nldev.Port {
+		names := map[int32]string{1: "enp11s0f0np0", 7: "bondport"}
+		return nldev.Port{Number: n, NetdevIndex: index, Netdev: names[index]}
+	}
 	return nldev.System{Devices: []nldev.Device{
 		{Name: "mlx5_0", Ports: []nldev.Port{port(1, 1)}},
 		{Name: "mlx4_0", Ports: []nldev.Port{port(1, 2), port(2, 3)}},
@@ -50,7 +53,7 @@ func TestMasterIsSelectedByItsRDMADevice(t *testing.T) {
 		{conf.Parent{RDMA: "irdma0"}, "eno1"},
 		{conf.Parent{RDMA: "mlx5_9"}, "enp11s0f0s88"},
 		{conf.Parent{RDMA: "rxe0"}, "!no RDMA device of this name has a network interface here"},
-		{conf.Parent{RDMA: "nosuch"}, "!no RDMA device of this name"},
+		{conf.Parent{RDMA: "nosuch"}, "!there are: mlx5_0 (enp11s0f0np0), mlx5_bond_0 (bondport)"},
 	} {
 		h, addrs, sys := gpuNode()
 		for file, text := range map[string]string{
@@ -136,5 +139,21 @@ func TestLayersGoDownToTheNICs(t *testing.T) {
 		if diff := cmp.Diff([][]int32{{l.Index}}, got); err != nil || diff != "" {
 			t.Errorf("%s stands on nothing, and nothing is asked: %v (-want +got)\n%s", name, err, diff)
 		}
+	}
+}
+
+func TestTheCarrierOfAPodsLinkHasTheDeviceOfItsFunction(t *testing.T) {
+	t.Parallel()
+	pod := host{{Name: "none"}, {Name: "net1", Index: 1, Dev: "0000:0b:00.2", Bus: "pci"}, {Name: "net2", Index: 2, Dev: "virtio3", Bus: "virtio"},
+		{Name: "net3", Index: 3, Kind: "macvlan", Lower: rtnl.Lower{Index: 1, NSID: rtnl.NoNSID}}, {Name: "net4", Index: 4, Kind: "macvlan", Lower: rtnl.Lower{Index: 99, NSID: rtnl.NoNSID}}}
+	for _, tt := range []struct{ link, known, want string }{
+		{"net1", "", "0000:0b:00.2"}, {"net1", "mlx5_7", "mlx5_7"}, {"net2", "", ""}, {"net3", "", "0000:0b:00.2"},
+	} {
+		if got, err := Carrier(t.Context(), Pod{Links: pod, Host: host{}}, pod.named(t, tt.link), tt.known); got.Device != tt.want || !got.InPod || err != nil {
+			t.Errorf("%+v: got %+v, %v", tt, got, err)
+		}
+	}
+	if _, err := Carrier(t.Context(), Pod{Links: pod, Host: host{}}, pod.named(t, "net4"), ""); !errors.Is(err, unix.ENODEV) {
+		t.Errorf("got %v, want what the namespace said", err)
 	}
 }

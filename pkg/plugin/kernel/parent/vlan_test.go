@@ -64,3 +64,14 @@ func TestOnlyTheVLANOfTheNICIsUsed(t *testing.T) {
 		}
 	}
 }
+
+func TestARailWithoutANICHasNoVLAN(t *testing.T) {
+	t.Parallel()
+	h, sys := railNode()
+	req := conf.Request{VLAN: 120, Rails: []conf.Rail{{Parent: conf.Parent{Name: "nosuch"}}, {Parent: conf.Parent{Name: "zz"}}}}
+	links, faults, err := Select(t.Context(), Place{h, nil, noRDMA, sys}, req)
+	if err != nil || faults[1] != nil || links[1].Name != "zz.120" {
+		t.Fatalf("got %+v, %v, %v", links, faults, err)
+	}
+	wantError(t, faults[0], cnierr.BadParent, "key master")
+}

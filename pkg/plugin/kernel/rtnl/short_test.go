@@ -75,6 +75,9 @@ func TestAShortRowIsNamed(t *testing.T) {
 			}
 		}
 	}
+	if _, err := New(rows{}).LinkByIndex(t.Context(), 1); !errors.Is(err, unix.ENODATA) {
+		t.Errorf("an answer without rows: %v", err)
+	}
 	whole := make([]byte, unix.SizeofIfInfomsg)
 	if _, err := New(rows{whole, whole, whole[:3]}).Links(t.Context()); err == nil || !strings.Contains(err.Error(), "row 3 ") {
 		t.Errorf("the third row is short: %v", err)
