@@ -230,7 +230,7 @@ func newPattern(text string) pattern {
 	begin, _, _ = strings.Cut(begin, " ")
 	expr := regexp.QuoteMeta(text)
 	expr = strings.NewReplacer(
-		" … ", `[ \n](?:[^\n]*?[ \n])?`,
+		" … ", `[:,;.)"'\]]*[ \n](?:[^\n]*?[ \n])?`,
 		"…", `[^\n]*?`,
 		" ", `[ \n]`,
 	).Replace(expr)

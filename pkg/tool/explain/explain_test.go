@@ -182,6 +182,7 @@ func TestWordsAreExplainedOnce(t *testing.T) {
 		{"NCCL WARN Call to ibv_reg_mr_iova2 failed with error Bad address", []string{"Call to ibv_reg_mr_iova2 … Bad address"}},
 		{"Failed to modify QP 298 to RTR: Connection timed out", []string{"Failed to modify QP…to RTR…Connection timed out"}},
 		{"rdma_bind_addr: Address already in use", []string{"rdma_bind_addr: Address already in use"}},
+		{"ibv_open_device: Operation not permitted", []string{"ibv_open_device … Operation not permitted"}},
 		{"Failed status 130", nil},
 	} {
 		if got := texts(table.Find(c.text)); !slices.Equal(got, c.want) {
