@@ -48,6 +48,8 @@ func TestFactsFindTheDeviceOfAParent(t *testing.T) {
 	}
 	twoPorts := silent(roce(0, "mlx5_0", 0, ""))
 	twoPorts.Ports = append(twoPorts.Ports, nldev.Port{Number: 2, State: nldev.Active})
+	noPorts := roce(0, "mlx5_0", 0, "")
+	noPorts.Ports = nil
 	oldKernel := roce(0, "rxe0", r0, "r0")
 	oldKernel.Protocol = ""
 	down := roce(0, "rxe0", r0, "r0")
@@ -79,6 +81,17 @@ func TestFactsFindTheDeviceOfAParent(t *testing.T) {
 		{"a bond of two interfaces of one port's hardware", bonded, []*hca{silent(roce(0, "mlx5_0", 0, ""))}, merge(onBond, fstest.MapFS{
 			"class/net/r0/device": symlink("../../../devices/0000:0b:00.1"),
 		}), "mlx5_0/1 r0"},
+		{"a bond of two ports, with two interfaces of the first", bonded, []*hca{twoPorts}, merge(onBond, fstest.MapFS{
+			"class/net/parent/lower_r2": symlink("../r2"),
+			"class/net/r0/device":       symlink("../../../devices/0000:0b:00.1"),
+			"class/net/r0/dev_port":     {Data: []byte("0\n")},
+			"class/net/r2/device":       symlink("../../../devices/0000:0b:00.1"),
+			"class/net/r2/dev_port":     {Data: []byte("0\n")},
+		}), "!want exactly one, got 2: mlx5_0/1 on r0, mlx5_0/2 on r1"},
+		{"an interface of it that does not tell its port", bonded, []*hca{twoPorts}, merge(onBond, fstest.MapFS{
+			"class/net/r1/dev_port": {Data: []byte("?\n")},
+		}), "!no RDMA device belongs to it"},
+		{"a device without ports", plain, []*hca{noPorts}, pciDevice, "!no RDMA device belongs to it"},
 		{"a device that another namespace has", plain, nil, pciDevice, "!no RDMA device belongs to it; there are: none"},
 		{
 			"a kernel that does not tell protocols", plain,
@@ -138,6 +151,9 @@ func TestAnotherProtocolHasTheHintOfItsVendor(t *testing.T) {
 		{"0x8086", "iw", "devlink dev param set pci/0000:0b:00.0 name enable_iwarp value false"},
 		{"0x1ded", "iw", "eRDMA speaks RoCE only with"},
 		{"0x1425", "iw", "cannot be switched to RoCE"}, // cxgb4
+		{"0x1077", "ib", "cannot be switched to RoCE"}, // qib
+		{"0x15b3", "usnic", "cannot be switched to RoCE"},
+		{"0x1ded", "ib", "cannot be switched to RoCE"},
 		{"0x8086", "opa", "cannot be switched to RoCE"},
 	} {
 		d := roce(7, "dev0", r0, "r0")

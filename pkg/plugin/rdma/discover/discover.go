@@ -91,7 +91,7 @@ func Other(d nldev.Device) bool { return d.Protocol != "" && d.Protocol != "roce
 // inLayers returns the ports of the first layer that has any.
 func inLayers(devices []nldev.Device, layers [][]int32) []Match {
 	for _, layer := range layers {
-		out := slices.DeleteFunc(Ports(devices), func(m Match) bool { return m.NetdevIndex == 0 || !slices.Contains(layer, m.NetdevIndex) })
+		out := slices.DeleteFunc(Ports(devices), func(m Match) bool { return !slices.Contains(layer, m.NetdevIndex) })
 		if len(out) > 0 {
 			return out
 		}
@@ -252,10 +252,7 @@ func Files(sys fs.FS) []File {
 // in the paths of sysfs: "../../devices/pci0000:00/0000:00:03.0/virtio2/net/ens1".
 func Function(sys fs.FS, device string, link conf.LinkName) string {
 	for _, name := range []string{"class/infiniband/" + device, "class/net/" + string(link)} {
-		at, err := fs.ReadLink(sys, name)
-		if err != nil {
-			continue // it has no link, or the link is in another namespace
-		}
+		at, _ := fs.ReadLink(sys, name) // "" if it has no link, or the link is in another namespace
 		for _, folder := range slices.Backward(strings.Split(at, "/")) {
 			if isFunction(folder) {
 				return folder
@@ -269,6 +266,6 @@ func Function(sys fs.FS, device string, link conf.LinkName) string {
 // bridge, pci0000:00, is none.
 func isFunction(name string) bool {
 	var domain, bus, device, function uint32
-	n, err := fmt.Sscanf(name, "%x:%x:%x.%x", &domain, &bus, &device, &function)
-	return err == nil && n == 4
+	_, err := fmt.Sscanf(name, "%x:%x:%x.%x", &domain, &bus, &device, &function)
+	return err == nil
 }
