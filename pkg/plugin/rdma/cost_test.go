@@ -56,7 +56,7 @@ func TestAPlaceIsFoundWithoutTheWholeTable(t *testing.T) {
 	for _, c := range []struct {
 		size, used, most int
 		full             bool
-	}{{256, 0, 3, false}, {256, 40, 43, false}, {256, 254, 257, false}, {256, 255, 1100, true}, {256, 256, 1100, true}} {
+	}{{256, 0, 3, false}, {256, 40, 43, false}, {256, 254, 257, false}, {256, 255, 1100, true}, {256, 256, 1100, true}, {1, 0, 9, true}} {
 		n, sys := rails(1, c.size, c.used)
 		reads := 0
 		s := n.subsystem(t, counting{sys, &reads})

@@ -86,6 +86,10 @@ func TestATableThatCannotBeCountedMayBeFull(t *testing.T) {
 		n := &node{}
 		s := New(Config{Enter: n.enter, Sys: hiding{n, sysfs("mlx5_0", v2("fe80::1"), v2("10.0.0.1"), ""), sysfs("mlx5_0", "", "", "")}})
 		err := s.Do(t.Context(), plan.Op{Place: plan.Host, Kind: wait("172.16.0.11")})
+		more := New(Config{Enter: n.enter, Sys: hiding{n, sysfs("mlx5_0", v2("fe80::1"), "", ""), sysfs("mlx5_0", v2("fe80::1"), v2("fe80::2"), "")}})
+		if err := more.Do(t.Context(), plan.Op{Place: plan.Host, Kind: wait("172.16.0.11")}); !strings.Contains(fmt.Sprint(err), "may be full") {
+			t.Errorf("the pod sees more than the host: got %v", err)
+		}
 		if cnierr.CodeOf(err) != cnierr.NoGID || !strings.Contains(err.Error(), "may be full") || !strings.Contains(err.Error(), "2 of 3 entries") ||
 			!strings.Contains(hintOf(err), `"unable to add gid" with error=-28`) {
 			t.Errorf("got %v, hint %q", err, hintOf(err))

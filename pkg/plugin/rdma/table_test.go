@@ -40,6 +40,10 @@ func TestTablesInFilesOfTheSystemAreReadAsThoseInMemory(t *testing.T) {
 			}
 		}
 	}
+	link(t, dir+"/class/infiniband/mlx5_3/ports/1", "1") // to itself
+	if _, _, err := gidtable.New(os.DirFS(dir), "mlx5_3", 1).Entries(); err == nil || errors.Is(err, gidtable.ErrNone) {
+		t.Errorf("a folder cannot be opened: got %v", err)
+	}
 	bad := dir + "/class/infiniband/mlx5_0/ports/1/gids/3"
 	must(t, errors.Join(os.Remove(bad), os.Mkdir(bad, 0o700)))
 	if _, _, err := gidtable.New(os.DirFS(dir), "mlx5_0", 1).Entries(); err == nil || !strings.Contains(err.Error(), "index 3: read "+bad) {
