@@ -31,7 +31,7 @@ func rail(wait time.Duration) plan.AlignRail {
 func TestPlaceFindsWhatOnlyThePodSees(t *testing.T) {
 	t.Parallel()
 	n := &node{}
-	pod := sysfs("mlx5_0", "", v1("172.16.0.11"), v2("172.16.0.11"), v1("169.254.77.0"), v2("169.254.77.0"))
+	pod := sysfs("mlx5_0", "", v1("172.16.0.11"), v2("172.16.0.11"), v1("169.254.77.0"), v2("169.254.77.0"), v2("169.254.77.0"))
 	s := n.subsystem(t, hiding{n, sysfs("mlx5_0", v2("fe80::1"), "", "", "", ""), pod})
 	at, err := s.Place(t.Context(), rail(time.Second), addrs("169.254.77.0", "172.16.0.11"), addrs("172.16.0.12"))
 	if diff := cmp.Diff(map[netip.Addr]int{addrs("172.16.0.11")[0]: 2, addrs("169.254.77.0")[0]: 4}, at, cmp.Comparer(func(x, y netip.Addr) bool { return x == y })); diff != "" || err != nil {
@@ -53,6 +53,25 @@ func TestPlaceWaitsUntilAnOldEntryIsGone(t *testing.T) {
 	_, err = (&node{}).subsystem(t, fstest.MapFS{}).Place(t.Context(), rail(time.Millisecond), addrs("172.16.0.13"), nil)
 	if cnierr.CodeOf(err) != cnierr.NoRDMA {
 		t.Errorf("there is no device: got %v, want code %d", err, cnierr.NoRDMA)
+	}
+}
+
+func TestATableThatCannotBeReadIsAnError(t *testing.T) {
+	t.Parallel()
+	sys := sysfs("mlx5_0", v2("fe80::1"), "")
+	sys["class/infiniband/mlx5_0/ports/1/gids/1"] = &fstest.MapFile{Data: []byte("?\n")}
+	s := (&node{}).subsystem(t, sys)
+	op := wait("172.16.0.11")
+	_, placed := s.Place(t.Context(), rail(time.Second), addrs("172.16.0.11"), nil)
+	_, _, listed := s.Table(plan.Host, plan.Pod, "mlx5_0", 1)
+	for name, err := range map[string]error{
+		"place": placed, "table": listed, "look": s.Look(rail(time.Second), addrs("172.16.0.11"), 0),
+		"look before": s.LookBefore(plan.OnHost(op), setting("net1", "172.16.0.11")),
+		"wait":        s.Do(t.Context(), plan.OnHost(op)[0]), "check": s.Check(t.Context(), plan.OnHost(op)[0]),
+	} {
+		if cnierr.CodeOf(err) != cnierr.IO {
+			t.Errorf("%s: got %v, want code %d", name, err, cnierr.IO)
+		}
 	}
 }
 
