@@ -234,10 +234,11 @@ func TestCheckOfGIDs(t *testing.T) {
 		{
 			"twice", place(0),
 			[]string{v2("172.16.0.11"), "", entry("172.16.0.11", "RoCE v2", "ens1")},
-			"2 RoCE v2 entries for it, so another interface on this node has the address too: index 0 of net1, index 2 of ens1",
+			"2 RoCE v2 entries for it, so another interface on this node has the address too: index 0 of net1, index 2 of ens1; the pod's is at 0",
 		},
 		{"twice, one on its way out", place(0), []string{v2("172.16.0.11"), entry("172.16.0.11", "RoCE v2", "")}, ""},
 		{"twice, the pod's later", place(2), []string{v2("172.16.0.11"), "", v2("172.16.0.11")}, "the pod's is at 2"},
+		{"twice, of another name, not recorded", nil, []string{entry("172.16.0.11", "RoCE v2", "ens1"), v2("172.16.0.11")}, "the pod's is at 1"},
 		{"twice, not recorded", nil, []string{v2("172.16.0.11"), v2("172.16.0.11")}, "which is the pod's is not known"},
 		{"another interface has it alone", place(2), []string{entry("172.16.0.11", "RoCE v2", "eth7"), "", ""}, "no RoCE v2 entry of net1 for it, but another interface has the address: index 0 of eth7"},
 		{"no table", place(0), nil, "the device is not in the namespace of the host under its name"},
