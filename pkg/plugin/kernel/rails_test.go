@@ -44,15 +44,15 @@ func (flooded) Dump(context.Context, nlsock.Request) ([][]byte, error) {
 
 func TestUndoInAPodWithTooManyLinksToList(t *testing.T) {
 	t.Parallel()
-	node, pod, k := machine(t)
-	node.NIC("nic1")
+	s := refusingAbove(t, func(s nlsock.Socket) nlsock.Socket { return flooded{s} })
+	s.node.NIC("nic1")
 	ops := kerneltest.Attachment(kerneltest.Container(t), nic, "nic1")
-	do(t, k, ops...)
-	if err := k.Through(func(s nlsock.Socket) nlsock.Socket { return flooded{s} }); err != nil {
-		t.Fatal(err)
-	}
-	undo(t, k, ops.Teardown())
-	if links := pod.IP("-o link"); strings.Count(links, "\n") != 1 {
+	do(t, s.Kernel, ops...)
+	s.each(func() error { return s.Undo(t.Context(), ops.Runs()[0]...) }, func(request int, err error) {
+		said(t, fmt.Sprint("request ", request), err)
+	})
+	undo(t, s.Kernel, ops.Teardown())
+	if links := s.pod.IP("-o link"); strings.Count(links, "\n") != 1 {
 		t.Errorf("want lo to be left, got\n%s", links)
 	}
 }
