@@ -115,7 +115,7 @@ func TestPeopleLearnWhichRightsTheyNeed(t *testing.T) {
 		kubectl(t, c, strings.Fields(command)[1:]...)
 	}
 	for args, want := range map[string]string{
-		"pools": "POOL", "pools --by block": "BLOCK", "pools --by node": "NODE", rails: "no rail differs", generate: "no node has reported a RoCE NIC",
+		"pools": "POOL", "pools --by block": "BLOCK", "pools --by node": "NODE", rails: "no agent has reported", generate: "no agent has reported",
 	} {
 		eventually(t, args+" with the rights", func(context.Context) error { // the API server learns of them a moment later
 			if out := says(args); !strings.Contains(out, want) {

@@ -110,7 +110,14 @@ func (f Fleet) write(as cli.Format, w io.Writer, all reports) error {
 		}
 		fmt.Fprintln(w)
 	}
-	if len(all.Differences) == 0 {
+	if missing := len(all.Unreported); missing > 0 {
+		fmt.Fprintf(w, "# without a report, so not compared: %d of %d nodes\n", missing, missing+len(all.Nodes))
+	}
+	switch {
+	case len(all.Nodes) == 0:
+		fmt.Fprintln(w, "# no agent has reported the NICs of its node")
+		return nil
+	case len(all.Differences) == 0:
 		fmt.Fprintln(w, "# no rail differs from the same rail of most nodes")
 		return nil
 	}

@@ -68,7 +68,10 @@ func chosen(all []fleet.Node, names []string) (nodes []fleet.Node, bare []string
 			nodes = append(nodes, n)
 		}
 	}
-	if len(nodes) == 0 {
+	switch {
+	case len(all) == 0:
+		return nil, nil, errors.New("no agent has reported the NICs of its node yet: kubectl -n roce-cni get pods shows whether they run")
+	case len(nodes) == 0:
 		return nil, nil, errors.New("no node has reported a RoCE NIC that can be a rail")
 	}
 	slices.Sort(bare)

@@ -184,6 +184,9 @@ func TestNodesForWhichNothingCanBeGenerated(t *testing.T) {
 			t.Errorf("%s: got %v, want %q", name, err, c.want)
 		}
 	}
+	if _, err := Cluster(nil, nil, nil, routed()); err == nil || !strings.Contains(err.Error(), "no agent has reported") {
+		t.Errorf("without reports: %v", err)
+	}
 }
 
 // The other texts of a report are only in comments.
