@@ -299,6 +299,21 @@ func TestAnotherLinkWithTheIndexOfTheNICIsNotTheNIC(t *testing.T) {
 	wantCode(t, k.Do(t.Context(), plan.Op{Kind: op}), cnierr.BadParent)
 }
 
+func TestTheNICIsKnownByItsIndexOrItsMAC(t *testing.T) {
+	t.Parallel()
+	node, _, k := machine(t)
+	op, was := child(t), facts(t, k)
+	do(t, k, plan.Op{Kind: op})
+	node.IP("link set " + nic + " address 02:00:00:00:00:77")
+	for _, op.NIC = range []plan.NIC{{Index: was.Index, MAC: was.MAC}, {Index: was.Index + 500, MAC: conf.MAC{2, 0, 0, 0, 0, 0x77}}} {
+		if err := k.Check(t.Context(), plan.Op{Kind: op}); err != nil {
+			t.Errorf("as %+v: %v", op.NIC, err)
+		}
+	}
+	op.NIC = plan.NIC{Index: was.Index + 500, MAC: was.MAC}
+	wantCode(t, k.Check(t.Context(), plan.Op{Kind: op}), cnierr.BadParent)
+}
+
 // A pod has links of its own, of which one may have the index of the NIC.
 func TestALinkOnALinkOfThePodDoesNotUseTheNIC(t *testing.T) {
 	t.Parallel()
