@@ -6,6 +6,7 @@ package kernel_test
 import (
 	"context"
 	"fmt"
+	"net/netip"
 	"slices"
 	"strings"
 	"testing"
@@ -54,6 +55,21 @@ func TestUndoInAPodWithTooManyLinksToList(t *testing.T) {
 	undo(t, s.Kernel, ops.Teardown())
 	if links := s.pod.IP("-o link"); strings.Count(links, "\n") != 1 {
 		t.Errorf("want lo to be left, got\n%s", links)
+	}
+}
+
+// A program of the pod can make many rules that the kernel takes for ours when it deletes one.
+func TestAllTwinsOfARuleGo(t *testing.T) {
+	t.Parallel()
+	_, pod, k := machine(t)
+	ours := plan.InPod(plan.Rule{From: netip.MustParsePrefix("10.9.0.5/32"), Table: 100, Priority: 32000})
+	before := pod.IP("rule")
+	for mark := 1; mark <= 9; mark++ {
+		pod.IP(fmt.Sprintf("rule add from 10.9.0.5/32 lookup 100 priority 32000 protocol %d fwmark %d", plan.Protocol, mark))
+	}
+	undo(t, k, ours)
+	if now := pod.IP("rule"); now != before {
+		t.Errorf("left:\n%s", now)
 	}
 }
 
