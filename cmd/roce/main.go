@@ -119,7 +119,7 @@ func status(ctx context.Context, args *skel.CmdArgs) error {
 		ready = true
 		return n.Status(ctx, req)
 	})
-	if err != nil && !ready {
+	if !ready {
 		return cnierr.Unavailable(err)
 	}
 	return err

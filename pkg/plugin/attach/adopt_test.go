@@ -277,6 +277,12 @@ func TestStatusCannotKnowWhatWillBeAdopted(t *testing.T) {
 	if err := w.node().Status(ctx, req); cnierr.CodeOf(err) != cnierr.NotAvailable {
 		t.Errorf("on a node that shares its devices: got %v, want code %d", err, cnierr.NotAvailable)
 	}
+	in.Stdin = []byte(`{"cniVersion": "1.1.0", "name": "rail", "type": "roce", "rdma": "off", "master": "ens9"}`)
+	req, err = conf.Parse(in)
+	must(t, err)
+	if err := w.node().Status(ctx, req); cnierr.CodeOf(err) != cnierr.Limited {
+		t.Errorf("a master that is not there: got %v, want code %d", err, cnierr.Limited)
+	}
 }
 
 func TestTheHolderOfAnAdoptedDeviceIsNamed(t *testing.T) {

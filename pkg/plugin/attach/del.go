@@ -28,7 +28,7 @@ import (
 // lease and record stay for the next DEL.
 func (n Node) Del(ctx context.Context, d conf.Del) error {
 	unlock, err := n.Records.Lock(ctx, d.ContainerID)
-	if err != nil && cnierr.CodeOf(err) == cnierr.IO { // no state can be read: the pod loses at least what carries the mark
+	if cnierr.CodeOf(err) == cnierr.IO { // no state can be read: the pod loses at least what carries the mark
 		return errors.Join(err, n.undo(ctx, unrecorded(d), d.Netns, plan.Unrecorded(d.Attachment)))
 	}
 	if err != nil {

@@ -5,6 +5,7 @@ package attach_test
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"log/slog"
 	"os"
@@ -21,6 +22,7 @@ import (
 	"github.com/roce-cni/roce-cni/pkg/plugin/attach"
 	"github.com/roce-cni/roce-cni/pkg/plugin/conf"
 	"github.com/roce-cni/roce-cni/pkg/plugin/plan"
+	"github.com/roce-cni/roce-cni/pkg/plugin/record"
 )
 
 // gc returns a GC of a network a second after all that has been done.
@@ -87,6 +89,7 @@ func TestGCDoesNotWaitForCallsOfOtherNetworks(t *testing.T) {
 	defer unlock()
 	ended, cancel := context.WithCancel(ctx)
 	cancel() // a wait for the lock ends at once, with an error
+	before := w.fake.String()
 	if err := w.node().GC(ended, w.gc("another")); err != nil {
 		t.Errorf("GC of another network: %v", err)
 	}
@@ -97,6 +100,28 @@ func TestGCDoesNotWaitForCallsOfOtherNetworks(t *testing.T) {
 		if cnierr.CodeOf(err) != cnierr.TryAgain {
 			t.Errorf("%s of the container: got %v, want code %d", verb, err, cnierr.TryAgain)
 		}
+	}
+	if diff := cmp.Diff(before, w.fake.String()); diff != "" {
+		t.Errorf("without the lock, the kernel (-before +after):\n%s", diff)
+	}
+}
+
+func TestARecordThatCannotBeDeletedIsAnError(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	w.mustCome("c1")
+	n := w.node()
+	rec, err := n.Records.Load(c1)
+	must(t, err)
+	file := filepath.Join(w.dir, "attachments", "c1", "net1.json")
+	unlock, err := n.Records.Lock(ctx, "c1")
+	must(t, err)
+	defer unlock()
+	err = n.Remove(ctx, rec, "", func(context.Context, record.Record) error {
+		return errors.Join(os.Remove(file), os.MkdirAll(filepath.Join(file, "full"), 0o700))
+	})
+	if cnierr.CodeOf(err) != cnierr.IO {
+		t.Errorf("got %v, want code %d", err, cnierr.IO)
 	}
 }
 
@@ -128,12 +153,16 @@ func TestWhatAReapedPodLeftIsForgotten(t *testing.T) {
 	n.ForgetReaped(ctx, c1, rec.NetnsID)
 	stays("a call works on the container")
 	unlock()
-	w.fake.FailAt(1, errFault)
-	n.ForgetReaped(ctx, c1, rec.NetnsID)
-	if !strings.Contains(log.String(), errFault.Error()) {
-		t.Errorf("the log of a failure says %q", log.String())
+	for _, fail := range []func(){func() { w.fake.FailAt(1, errFault) }, func() { w.before = func(plan.Op, bool) error { return errFault } }} {
+		fail()
+		log.Reset()
+		n.ForgetReaped(ctx, c1, rec.NetnsID)
+		if !strings.Contains(log.String(), errFault.Error()) || !slices.Equal(w.files(), files) {
+			t.Errorf("the log of a failure says %q, files %v", log.String(), w.files())
+		}
+		w.fake.Heal()
 	}
-	w.fake.Heal()
+	w.before = nil
 	n.ForgetReaped(ctx, c1, rec.NetnsID)
 	w.mustBeEmpty("after ForgetReaped")
 	if unlock, err = n.Records.Lock(ctx, "c1"); err == nil {

@@ -271,8 +271,11 @@ func TestStatusSeesAFullGIDTable(t *testing.T) {
 func TestStatusCannotKnowWhichInterfacesOfAPodAreMeant(t *testing.T) {
 	t.Parallel()
 	w := newRailsWorld(t)
-	if err := w.node().Status(ctx, w.request("c1", "net1", `, "linkInContainer": true`)); err != nil {
-		t.Error(err)
+	for mode, want := range map[conf.RDMAMode]cnierr.Code{conf.RDMAAuto: 0, conf.RDMAExclusive: cnierr.NotAvailable} { // the node shares its devices
+		w.mode = mode
+		if err := w.node().Status(ctx, w.request("c1", "net1", `, "linkInContainer": true`)); (err == nil) != (want == 0) || err != nil && cnierr.CodeOf(err) != want {
+			t.Errorf("mode %s: got %v, want code %d", mode, err, want)
+		}
 	}
 }
 

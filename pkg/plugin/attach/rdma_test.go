@@ -101,6 +101,7 @@ func TestStatusCountsARailWhoseDeviceAPodHas(t *testing.T) {
 		{1, held + ", " + gone, 0},
 		{2, held + ", " + other, 0},
 		{2, held + ", " + gone, cnierr.Limited},
+		{2, held + `, {"master": {"rdma": "mlx5_9"}}`, cnierr.NotAvailable},
 		{3, held + ", " + other + ", " + gone, cnierr.Limited},
 		{2, held + ", " + other + ", " + gone, 0},
 	} {
@@ -214,6 +215,7 @@ func TestDELTellsWhichIndexesProgramsHold(t *testing.T) {
 	} {
 		w := newWorld(t)
 		w.mode = conf.RDMAShared
+		w.mustCome("c2")
 		w.mustCome("c1")
 		w.hca.users, w.hca.unseen, w.now = tt.users, tt.unseen, time.Minute
 		rec, err := w.node().Records.Load(c1)
@@ -230,6 +232,7 @@ func TestDELTellsWhichIndexesProgramsHold(t *testing.T) {
 		if diff := cmp.Diff(tt.want, got); diff != "" || !strings.Contains(log.String(), tt.says) || (tt.says == "") != (log.String() == "") {
 			t.Errorf("%s: the log says %q (-want +held)\n%s", name, log.String(), diff)
 		}
+		w.mustLeave("c2", "without one that is told")
 		w.mustBeEmpty("after DEL")
 	}
 }
