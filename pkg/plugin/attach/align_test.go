@@ -5,6 +5,7 @@ package attach_test
 
 import (
 	"fmt"
+	"log/slog"
 	"maps"
 	"math/rand/v2"
 	"net/netip"
@@ -99,10 +100,23 @@ func TestPromisedIndexesAreEqualWhateverTheTablesHave(t *testing.T) {
 			}
 		}
 		if n := w.hca.open.Load(); n != 0 {
-			t.Errorf("%d handles of RDMA are open: rocectl heal would lose more and more", n)
+			t.Errorf("%d handles of RDMA and of the kernel are open: rocectl heal would lose more and more", n)
 		}
 		if t.Failed() {
 			t.Fatalf("that was seed %d", seed)
+		}
+	}
+}
+
+func TestIndexesThatDifferWithoutAPromiseAreLogged(t *testing.T) {
+	t.Parallel()
+	for differ, tables := range map[bool]*gidTables{true: newGIDTables(64, 2, 3, 0, 1), false: newGIDTables(64, 2, 1, 1, 1)} {
+		w := promising(t, `"any"`, tables)
+		var log strings.Builder
+		w.log = slog.New(slog.NewTextHandler(&log, nil))
+		w.mustCome("c1")
+		if strings.Contains(log.String(), "GID indexes differ between rails") != differ {
+			t.Errorf("differ %t: the log says %q", differ, log.String())
 		}
 	}
 }

@@ -106,6 +106,15 @@ func TestGCDoesNotWaitForCallsOfOtherNetworks(t *testing.T) {
 	}
 }
 
+func TestGCReportsLeasesThatCannotBeRead(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	must(t, os.MkdirAll(filepath.Join(w.dir, "leases.lock"), 0o700))
+	if err := w.node().GC(ctx, w.gc("rail")); cnierr.CodeOf(err) != cnierr.IO {
+		t.Errorf("got %v, want code %d", err, cnierr.IO)
+	}
+}
+
 func TestARecordThatCannotBeDeletedIsAnError(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)

@@ -144,7 +144,6 @@ func (f *fillers) close() {
 	if f.kernel != nil {
 		f.rdma.Close()
 		f.kernel.Close()
-		f.kernel = nil
 	}
 }
 

@@ -175,7 +175,14 @@ func TestRepairMovesTheDeviceOfADeadNamespaceBack(t *testing.T) {
 	w.mustAdd(w.request("c1", "net1", ""))
 	w.fake.RemovePod(podPath("c1"))
 	w.hca.name = "renamed-by-the-pod"
+	pods := w.hca.in
+	w.hca.in = netns.ID{Dev: 4, Ino: 99}
 	_, err := w.repairs().Repair(ctx, c1)
+	if err == nil || !strings.Contains(err.Error(), "move back RDMA device") {
+		t.Errorf("got %v, want that the device cannot be moved back", err)
+	}
+	w.hca.in = pods
+	_, err = w.repairs().Repair(ctx, c1)
 	if !errors.Is(err, kernel.ErrNetnsGone) {
 		t.Errorf("got %v, want that the pod is gone", err)
 	}

@@ -164,6 +164,7 @@ func (m machine) Open(netns string) (attach.Kernel, error) {
 	if err != nil {
 		return nil, err
 	}
+	m.w.hca.open.Add(1)
 	return mortal{k, m.w, netns}, nil
 }
 
@@ -172,6 +173,7 @@ func (m machine) OpenHost() (attach.Kernel, error) {
 	if err != nil {
 		return nil, err
 	}
+	m.w.hca.open.Add(1)
 	return mortal{k, m.w, ""}, nil
 }
 
@@ -257,6 +259,11 @@ type mortal struct {
 	*kerneltest.FakeKernel
 	w     *world
 	netns string
+}
+
+func (m mortal) Close() {
+	m.w.hca.open.Add(-1)
+	m.FakeKernel.Close()
 }
 
 func (m mortal) Do(ctx context.Context, run ...plan.Op) error {
