@@ -212,8 +212,13 @@ func TestFillersStayForTheNextPod(t *testing.T) {
 	if now := w.hca.tables.fillers(); first != 2*(4+3) || now != first || touched > 0 {
 		t.Errorf("%d entries of fillers after the first pod, %d after the third, and %d changes; want 14, as many, and none", first, now, touched)
 	}
+	w.comeEqual("c4")
 	w.before, w.keep = nil, false
 	w.mustLeave("c3")
+	if w.hca.tables.fillers() != first {
+		t.Error("fillers that another pod needs are gone")
+	}
+	w.mustLeave("c4")
 	w.mustBeEmpty("after the last DEL")
 	if n := w.hca.tables.fillers(); n > 0 {
 		t.Errorf("%d entries of fillers are left", n)

@@ -76,6 +76,17 @@ func TestWhatOtherProgramsSetIsNoDamage(t *testing.T) {
 	}
 }
 
+func TestWhatOtherProgramsSetNamesItsRail(t *testing.T) {
+	t.Parallel()
+	w := newRailsWorld(t)
+	w.mustCome("c1")
+	w.pod.IP("link set net1-1 mtu 1400")
+	changed, err := w.repairs().CheckRecord(ctx, c1)
+	if err != nil || len(changed) != 1 || !strings.Contains(changed[0].Error(), `rail "1 (net1-1)"`) {
+		t.Errorf("got %v, %v, want one change that names rail 1", changed, err)
+	}
+}
+
 // The result that the runtime knows is that of the last plugin.
 func TestCheckComparesTheMACWithTheResultOfTheLastPlugin(t *testing.T) {
 	t.Parallel()

@@ -147,12 +147,12 @@ func (p *Pod) recognise(ctx context.Context, recorded plan.Ops) (plan.Ops, error
 	}
 	p.Remade = map[plan.RDMADevice]bool{}
 	for i, op := range recorded {
-		had, is := op.Kind.(plan.Port)
+		had, _ := op.Kind.(plan.Port)
 		has, _ := now[i].Kind.(plan.Port)
 		if has.Device.Index != had.Device.Index {
 			p.Remade[has.Device] = true
 		}
-		if is && has.Device.Name != had.Device.Name {
+		if has.Device.Name != had.Device.Name {
 			p.Renamed = append(p.Renamed, cnierr.New(cnierr.Damaged, "check RDMA device", had.Device.Name, "rocectl env has the new name for programs that start",
 				"%w", &kernel.ChangedError{Property: "name", Want: had.Device.Name, Got: has.Device.Name}))
 		}

@@ -223,6 +223,19 @@ func TestTooFewRailsSayHowManyAreWanted(t *testing.T) {
 	}
 }
 
+func TestTwoRailsOnOneNICAreRefused(t *testing.T) {
+	t.Parallel()
+	w := newRailsWorld(t)
+	w.fake.Pod(podPath("c1"))
+	req := w.request("c1", "net1", "")
+	facts, err := machine{w}.Facts(ctx, req)
+	must(t, err)
+	facts[2].Parent = facts[0].Parent // found under another name
+	if _, err := w.node().Preview(ctx, req, facts); cnierr.CodeOf(err) != cnierr.BadConfig || !strings.Contains(err.Error(), "rail 0 uses it, too") {
+		t.Errorf("got %v, want code %d", err, cnierr.BadConfig)
+	}
+}
+
 func TestStatusOfRails(t *testing.T) {
 	t.Parallel()
 	w := newRailsWorld(t)

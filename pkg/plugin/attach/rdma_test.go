@@ -139,6 +139,23 @@ func TestErrorOfTheSecondPodNamesThePodThatHasTheDevice(t *testing.T) {
 	w.mustBeEmpty("after DEL of both")
 }
 
+// TestThePodThatLastGotTheDeviceIsNamed has the record of a pod that lost the device come
+// after it in the list.
+func TestThePodThatLastGotTheDeviceIsNamed(t *testing.T) {
+	t.Parallel()
+	w := exclusive(t)
+	w.fake.Pod(podPath("c2"))
+	w.mustAdd(w.request("c2", "net1", ""))
+	w.fake.RemovePod(podPath("c2"))
+	w.hca.in = netns.ID{}
+	w.now++
+	w.mustAdd(w.request("c1", "net1", ""))
+	w.fake.Pod(podPath("c3"))
+	if _, err := w.node().Add(ctx, w.request("c3", "net1", "")); cnierr.CodeOf(err) != cnierr.RDMAHeld || !strings.Contains(err.Error(), `"c1"`) {
+		t.Errorf("got %v, want code %d that names c1", err, cnierr.RDMAHeld)
+	}
+}
+
 func TestALateDelLeavesTheDeviceToTheNextPod(t *testing.T) {
 	t.Parallel()
 	w := exclusive(t)
