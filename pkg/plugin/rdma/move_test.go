@@ -221,6 +221,17 @@ func TestTypeOfServiceIsUnknownWhereTheKernelHasNone(t *testing.T) {
 	}
 }
 
+func TestCheckFindsNothingWhereASettingIsNotKnown(t *testing.T) {
+	t.Parallel()
+	n, op := movable()
+	op.TOS, op.TrafficClass, n.devices[0].in = octet(26), octet(8), plan.Pod
+	n.withSettings(t, "mlx5_0", "26", "8")
+	must(t, os.Remove(n.classFile("mlx5_0")))
+	if err := n.subsystem(t, fstest.MapFS{}).Check(t.Context(), plan.Op{Place: plan.Host, Kind: op}); err != nil {
+		t.Error(err)
+	}
+}
+
 func TestATrafficClassThatCannotBeRestoredIsAnError(t *testing.T) {
 	t.Parallel()
 	n, op := movable()
@@ -328,6 +339,9 @@ func TestMoveBackWaitsForTheKernelAfterThePodIsGone(t *testing.T) {
 		{"at once", 0, verbs("mlx5_0"), proc, ""},
 		{"after the usual time", 420 * time.Millisecond, verbs("mlx5_0"), proc, ""},
 		{"never, for the node does not have it", time.Hour, verbs("mlx5_1"), proc, ""},
+		{"never, for the node has another one", time.Hour, merge(verbs("mlx5_1"), fstest.MapFS{
+			"class/infiniband_verbs/uverbs-mlx5_1/device": symlink("../../../0000:0c:00.0"),
+		}), proc, ""},
 		{"never, for a process", time.Hour, verbs("mlx5_0"), proc, "net:[4026532291] is kept by process 267 (sleep)"},
 		{"never, for none", time.Hour, verbs("mlx5_0"), fstest.MapFS{}, "without a process in it"},
 		{"never, under another name", time.Hour, merge(verbs("mine"), fstest.MapFS{

@@ -41,7 +41,7 @@ func TestPlaceFindsWhatOnlyThePodSees(t *testing.T) {
 
 func TestPlaceWaitsUntilAnOldEntryIsGone(t *testing.T) {
 	t.Parallel()
-	s := (&node{}).subsystem(t, sysfs("mlx5_0", v1("172.16.0.12"), v2("172.16.0.11"), ""))
+	s := (&node{}).subsystem(t, sysfs("mlx5_0", v2("fe80::1"), v1("172.16.0.12"), v2("172.16.0.11"), ""))
 	for _, set := range [][]netip.Addr{addrs("172.16.0.11"), nil} {
 		if _, err := s.Place(t.Context(), rail(time.Millisecond), set, addrs("172.16.0.12")); cnierr.CodeOf(err) != cnierr.NoGID {
 			t.Errorf("the old entry is there: got %v, want code %d", err, cnierr.NoGID)
