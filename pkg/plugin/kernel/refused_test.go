@@ -345,8 +345,10 @@ func TestFactsThatCannotBeAskedAreNone(t *testing.T) {
 		"default": {Rails: on(conf.Parent{})},
 		"VLAN":    {VLAN: 7, Rails: on(conf.Parent{Name: nic})},
 		"in pod":  {LinkInContainer: true, Rails: on(conf.Parent{Name: "net1"})},
-		"adopted": {RDMA: conf.RDMA{Mode: conf.RDMAShared}, Rails: []conf.Rail{{IfName: "net1"}},
-			Prev: &conf.Prev{Result: &current.Result{Interfaces: []*current.Interface{{Name: "net1"}}}}},
+		"adopted": {
+			RDMA: conf.RDMA{Mode: conf.RDMAShared}, Rails: []conf.Rail{{IfName: "net1"}},
+			Prev: &conf.Prev{Result: &current.Result{Interfaces: []*current.Interface{{Name: "net1"}}}},
+		},
 	} {
 		if _, err := plan.Only(s.Facts(t.Context(), req)); err != nil {
 			t.Errorf("%s: %v", name, err)

@@ -144,9 +144,14 @@ func TestLayersGoDownToTheNICs(t *testing.T) {
 
 func TestTheCarrierOfAPodsLinkHasTheDeviceOfItsFunction(t *testing.T) {
 	t.Parallel()
-	pod := host{{Name: "none"}, {Name: "net1", Index: 1, Dev: "0000:0b:00.2", Bus: "pci"}, {Name: "net2", Index: 2, Dev: "virtio3", Bus: "virtio"},
-		{Name: "net3", Index: 3, Kind: "macvlan", Lower: rtnl.Lower{Index: 1, NSID: rtnl.NoNSID}}, {Name: "net4", Index: 4, Kind: "macvlan", Lower: rtnl.Lower{Index: 99, NSID: rtnl.NoNSID}},
-		{Name: "net5", Index: 5, Kind: "macvlan", Lower: rtnl.Lower{Index: 1, NSID: 3}}}
+	pod := host{
+		{Name: "none"},
+		{Name: "net1", Index: 1, Dev: "0000:0b:00.2", Bus: "pci"},
+		{Name: "net2", Index: 2, Dev: "virtio3", Bus: "virtio"},
+		{Name: "net3", Index: 3, Kind: "macvlan", Lower: rtnl.Lower{Index: 1, NSID: rtnl.NoNSID}},
+		{Name: "net4", Index: 4, Kind: "macvlan", Lower: rtnl.Lower{Index: 99, NSID: rtnl.NoNSID}},
+		{Name: "net5", Index: 5, Kind: "macvlan", Lower: rtnl.Lower{Index: 1, NSID: 3}},
+	}
 	in := Pod{pod, host{{Name: "none"}, {Name: "eth0", Index: 1, Dev: "0000:0b:00.0", Bus: "pci"}}, 3}
 	for _, tt := range []struct{ link, known, want string }{
 		{"net1", "", "0000:0b:00.2"}, {"net1", "mlx5_7", "mlx5_7"}, {"net2", "", ""}, {"net3", "", "0000:0b:00.2"}, {"net5", "", ""},

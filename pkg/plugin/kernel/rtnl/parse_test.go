@@ -37,8 +37,10 @@ func TestWhatIsAddedIsReadAgain(t *testing.T) {
 		t.Fatal(err)
 	}
 	routes := []Route{
-		{Table: 300, Dst: netip.MustParsePrefix("10.2.0.0/16"), Via: netip.MustParseAddr("10.3.0.1"), Src: netip.MustParseAddr("10.1.0.1"),
-			Index: l.Index, Metric: 7, MTU: 1300, AdvMSS: 1200, Protocol: 82, Type: unix.RTN_UNICAST, OnLink: true},
+		{
+			Table: 300, Dst: netip.MustParsePrefix("10.2.0.0/16"), Via: netip.MustParseAddr("10.3.0.1"), Src: netip.MustParseAddr("10.1.0.1"),
+			Index: l.Index, Metric: 7, MTU: 1300, AdvMSS: 1200, Protocol: 82, Type: unix.RTN_UNICAST, OnLink: true,
+		},
 		{Table: 300, Dst: netip.MustParsePrefix("10.2.0.0/16"), Index: l.Index, Metric: 8, Protocol: 82, Scope: unix.RT_SCOPE_LINK, Type: unix.RTN_UNICAST, TOS: 4},
 	}
 	for _, r := range routes {
@@ -97,9 +99,11 @@ func TestRowsOfLinks(t *testing.T) {
 		row  []byte
 		want Link
 	}{
-		"the function of a NIC": {slices.Concat(nested(unix.IFLA_IFNAME, []byte("eth0\x00\x00\x00\x00")), nested(unix.IFLA_PHYS_PORT_NAME, []byte("p0\x00\x00")),
-			nested(unix.IFLA_PARENT_DEV_NAME, []byte("0000:0b:00.0")), nested(unix.IFLA_PARENT_DEV_BUS_NAME, []byte("pci\x00"))),
-			Link{Name: "eth0", PhysPort: "p0", Dev: "0000:0b:00.0", Bus: "pci", Lower: lower}},
+		"the function of a NIC": {
+			slices.Concat(nested(unix.IFLA_IFNAME, []byte("eth0\x00\x00\x00\x00")), nested(unix.IFLA_PHYS_PORT_NAME, []byte("p0\x00\x00")),
+				nested(unix.IFLA_PARENT_DEV_NAME, []byte("0000:0b:00.0")), nested(unix.IFLA_PARENT_DEV_BUS_NAME, []byte("pci\x00"))),
+			Link{Name: "eth0", PhysPort: "p0", Dev: "0000:0b:00.0", Bus: "pci", Lower: lower},
+		},
 		"a VLAN":              {vlan(id, tagged), Link{Kind: "vlan", VLAN: 7, Lower: lower}},
 		"an outer VLAN":       {vlan(id, stag), Link{Kind: "vlan", Lower: lower}},
 		"another of it":       {vlan(nested(nl.IFLA_VLAN_FLAGS, u32(1), u32(1))), Link{Kind: "vlan", Lower: lower}},
