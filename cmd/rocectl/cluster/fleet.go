@@ -16,6 +16,7 @@ import (
 	"github.com/roce-cni/roce-cni/pkg/cluster/fleet"
 	"github.com/roce-cni/roce-cni/pkg/cluster/kube"
 	"github.com/roce-cni/roce-cni/pkg/tool/nic"
+	"github.com/roce-cni/roce-cni/pkg/tool/report"
 )
 
 // Fleet shows the rails of all nodes.
@@ -111,7 +112,7 @@ func (f Fleet) write(as cli.Format, w io.Writer, all reports) error {
 		fmt.Fprintln(w)
 	}
 	if missing := len(all.Unreported); missing > 0 {
-		fmt.Fprintf(w, "# without a report, so not compared: %d of %d nodes\n", missing, missing+len(all.Nodes))
+		fmt.Fprintf(w, "# without a report, so not compared: %s\n", report.Count(missing, "node"))
 	}
 	switch {
 	case len(all.Nodes) == 0:

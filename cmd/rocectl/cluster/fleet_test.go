@@ -59,7 +59,7 @@ func TestRailsOfAllNodesAndWhatDiffers(t *testing.T) {
 		"gpu-2 1 ens1 mlx5_1/1 ACTIVE 400G 1500 GPU0,GPU1 PIX 15b3:1021 leaf?[2J - ConnectX-7 0000:11:00.0 mlx5_core 6.8.0 28.39 PFC off",
 		"gpu-9 no report: kubectl -n roce-cni get pods -o wide shows whether an agent runs there",
 		"",
-		"# without a report, so not compared: 1 of 5 nodes",
+		"# without a report, so not compared: 1 node",
 		"NODE RAIL WHAT DIFFERS IS MOST HAVE",
 		"gpu-2 1 MTU 1500 9000 on 2 of 3 nodes",
 	}, got); diff != "" {
@@ -67,7 +67,7 @@ func TestRailsOfAllNodesAndWhatDiffers(t *testing.T) {
 	}
 	out.Reset()
 	if err := (Fleet{Differences: true}).write(cli.Format{}, &out, reportsOf(nil, []kube.Node{{Name: "gpu-0"}})); err != nil ||
-		out.String() != "# without a report, so not compared: 1 of 1 nodes\n# no agent has reported the NICs of its node\n" {
+		out.String() != "# without a report, so not compared: 1 node\n# no agent has reported the NICs of its node\n" {
 		t.Errorf("error %v: %s", err, out.String())
 	}
 	out.Reset()

@@ -171,7 +171,7 @@ func matchAll(parts []pattern, log string) bool {
 // compiled when a log has the characters that it begins with.
 type pattern struct {
 	begin string
-	expr  func() *regexp.Regexp // matches at the begin of what it is given only
+	expr  func() *regexp.Regexp
 }
 
 func (p pattern) in(log string) bool {
@@ -183,18 +183,16 @@ func (p pattern) in(log string) bool {
 // has the pattern, or -1. A pattern that begins with a letter or a digit begins a word there,
 // or a part of one that has an underscore before it: "ice 0000" is not in "device 0000".
 func (p pattern) next(log string, from int) (begin, end int) {
-	for ; from < len(log); from++ {
-		i := strings.Index(log[from:], p.begin)
-		if i < 0 {
+	for strings.Contains(log[from:], p.begin) {
+		at := p.expr().FindStringIndex(log[from:]) // in a time that grows with the log, not with its square
+		if at == nil {
 			break
 		}
-		from += i
-		if from > 0 && isWord(p.begin[0]) && isWord(log[from-1]) {
-			continue
+		begin, end = from+at[0], from+at[1]
+		if begin == 0 || !isWord(p.begin[0]) || !isWord(log[begin-1]) {
+			return begin, end
 		}
-		if at := p.expr().FindStringIndex(log[from:]); at != nil {
-			return from, from + at[1]
-		}
+		from = begin + 1
 	}
 	return -1, -1
 }
@@ -237,17 +235,17 @@ func newPattern(text string) pattern {
 	if last := expr[len(expr)-1]; '0' <= last && last <= '9' {
 		expr += `\b`
 	}
-	return pattern{begin, sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(`^(?:` + expr + `)`) })}
+	return pattern{begin, sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(expr) })}
 }
 
 // Plain returns a text without the colours of terminals, and with the quotation marks
 // and line ends that JSON, kubelet and syslog have escaped.
 func Plain(text string) string {
-	// The escape character, as it is and as JSON, Go and syslog write it.
-	text = regexp.MustCompile(`(?:\x1b|\\u001[bB]|\\x1[bB]|\\033|#033)\[[0-9;?]*[A-Za-z]`).ReplaceAllString(text, "")
+	// The escape character, as it is and as JSON, Go, syslog and pagers write it; and colours without it.
+	text = regexp.MustCompile(`(?:\x1b|\^\[|\\u001[bB]|\\x1[bB]|\\033|#033)\[[0-9;?]*[A-Za-z]|\[(?:0|[39][0-7]|[0-9]{1,2}(?:;[0-9]{1,3})+)m`).ReplaceAllString(text, "")
 	text = strings.NewReplacer(`\u0027`, "'", `\u0022`, `"`, `\u003c`, "<", `\u003e`, ">", `\u0026`, "&").Replace(text)
 	text = regexp.MustCompile(`\\+(["'])`).ReplaceAllString(text, "$1")
-	return regexp.MustCompile(`\\+[nrt]`).ReplaceAllString(text, "\n")
+	return regexp.MustCompile(`\\+(?:[nrt]|u000[aAdD]|x0[aAdD]|01[125])|#01[125]`).ReplaceAllString(text, "\n")
 }
 
 // english has what libc, the shell and ls print in a Chinese locale, and the English.

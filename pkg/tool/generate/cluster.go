@@ -50,6 +50,9 @@ func Cluster(all []fleet.Node, unreported, names []string, choice Choice) ([]Doc
 
 // chosen returns the nodes that count, by name, and those without rails.
 func chosen(all []fleet.Node, names []string) (nodes []fleet.Node, bare []string, err error) {
+	if len(all) == 0 {
+		return nil, nil, errors.New("no agent has reported the NICs of its node yet: kubectl -n roce-cni get pods shows whether they run")
+	}
 	for _, name := range names {
 		if !slices.ContainsFunc(all, func(n fleet.Node) bool { return n.Name == name }) {
 			return nil, nil, fmt.Errorf("node %q has no report", name)
@@ -68,10 +71,7 @@ func chosen(all []fleet.Node, names []string) (nodes []fleet.Node, bare []string
 			nodes = append(nodes, n)
 		}
 	}
-	switch {
-	case len(all) == 0:
-		return nil, nil, errors.New("no agent has reported the NICs of its node yet: kubectl -n roce-cni get pods shows whether they run")
-	case len(nodes) == 0:
+	if len(nodes) == 0 {
 		return nil, nil, errors.New("no node has reported a RoCE NIC that can be a rail")
 	}
 	slices.Sort(bare)

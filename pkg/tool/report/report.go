@@ -98,7 +98,7 @@ func WriteText(w io.Writer, a Answer) error {
 	return err
 }
 
-// Colour returns a text for a writer: on a terminal, in the colour of a verdict.
+// Colour returns a text for a writer: on a terminal, in the colour of a verdict, or in none for "".
 func (v Verdict) Colour(w io.Writer, text string) string {
 	colour := map[Verdict]string{OK: "32", Problem: "31", CannotTell: "33"}[v] // green, red, yellow
 	if colour == "" || !Terminal(w) {

@@ -113,9 +113,11 @@ func (r Report) WriteText(w io.Writer) error {
 			switch slowly := c.Gbps > 0 && c.Gbps < slow*fastest; {
 			case c.Sign == Works && slowly:
 				shown, verdict = fmt.Sprintf("%.0f", c.Gbps), report.CannotTell
+			case c.Sign == "": // the pod does not have this rail
+				verdict = ""
 			case c.Sign == Unknown:
 				verdict = report.CannotTell
-			case c.Sign != Works && c.Sign != "": // "" is a rail that the pod does not have
+			case c.Sign != Works:
 				verdict = report.Problem
 			}
 			cells += verdict.Colour(w, fmt.Sprintf("%4s", report.Printable(shown)))
@@ -129,7 +131,7 @@ func (r Report) WriteText(w io.Writer) error {
 		for i++; i < len(lines) && lines[i].cells == lines[first].cells; i++ {
 			name = report.Printable(lines[first].name + " to " + lines[i].name)
 		}
-		fmt.Fprintf(table, "%s\t%s\n", name, lines[first].cells)
+		fmt.Fprintf(table, "%s\t%s\n", name, strings.TrimRight(lines[first].cells, " "))
 	}
 	if err := table.Flush(); err != nil {
 		return err
