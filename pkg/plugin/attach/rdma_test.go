@@ -139,17 +139,24 @@ func TestErrorOfTheSecondPodNamesThePodThatHasTheDevice(t *testing.T) {
 	w.mustBeEmpty("after DEL of both")
 }
 
+// mustPassOnDevice adds a pod that ends without DEL, so that the kernel brings the device home,
+// and then the next one.
+func (w *world) mustPassOnDevice(from, to string) {
+	w.t.Helper()
+	w.fake.Pod(podPath("c2"))
+	w.mustAdd(w.request(from, "net1", ""))
+	w.fake.RemovePod(podPath(from))
+	w.hca.in = netns.ID{}
+	w.now++
+	w.mustAdd(w.request(to, "net1", ""))
+}
+
 // TestThePodThatLastGotTheDeviceIsNamed has the record of a pod that lost the device come
 // after it in the list.
 func TestThePodThatLastGotTheDeviceIsNamed(t *testing.T) {
 	t.Parallel()
 	w := exclusive(t)
-	w.fake.Pod(podPath("c2"))
-	w.mustAdd(w.request("c2", "net1", ""))
-	w.fake.RemovePod(podPath("c2"))
-	w.hca.in = netns.ID{}
-	w.now++
-	w.mustAdd(w.request("c1", "net1", ""))
+	w.mustPassOnDevice("c2", "c1")
 	w.fake.Pod(podPath("c3"))
 	if _, err := w.node().Add(ctx, w.request("c3", "net1", "")); cnierr.CodeOf(err) != cnierr.RDMAHeld || !strings.Contains(err.Error(), `"c1"`) {
 		t.Errorf("got %v, want code %d that names c1", err, cnierr.RDMAHeld)
@@ -159,12 +166,7 @@ func TestThePodThatLastGotTheDeviceIsNamed(t *testing.T) {
 func TestALateDelLeavesTheDeviceToTheNextPod(t *testing.T) {
 	t.Parallel()
 	w := exclusive(t)
-	w.fake.Pod(podPath("c2"))
-	w.mustAdd(w.request("c1", "net1", ""))
-	w.fake.RemovePod(podPath("c1"))
-	w.hca.in = netns.ID{} // the kernel brings it home
-	w.now++
-	w.mustAdd(w.request("c2", "net1", ""))
+	w.mustPassOnDevice("c1", "c2")
 	w.mustLeave("c1")
 	w.mustBeWhole("c2")
 	w.mustLeave("c2")
@@ -174,12 +176,7 @@ func TestALateDelLeavesTheDeviceToTheNextPod(t *testing.T) {
 func TestDelMovesBackTheDeviceThatAnEarlierPodLost(t *testing.T) {
 	t.Parallel()
 	w := exclusive(t)
-	w.fake.Pod(podPath("c2"))
-	w.mustAdd(w.request("c1", "net1", ""))
-	w.fake.RemovePod(podPath("c1"))
-	w.hca.in = netns.ID{}
-	w.now++
-	w.mustAdd(w.request("c2", "net1", ""))
+	w.mustPassOnDevice("c1", "c2")
 	for _, id := range []string{"c2", "c1"} { // the other way round
 		w.mustLeave(id)
 	}

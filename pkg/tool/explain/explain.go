@@ -180,8 +180,8 @@ func (p pattern) in(log string) bool {
 }
 
 // next returns the begin and the end of the first place of a log, at from or behind it, that
-// has the pattern, or -1. A pattern that begins with a letter or a digit begins a word there,
-// or a part of one that has an underscore before it: "ice 0000" is not in "device 0000".
+// has the pattern, or -1. If the pattern begins with a letter or a digit, it is found only where a
+// word begins, and behind an underscore: "ice 0000" is not in "device 0000".
 func (p pattern) next(log string, from int) (begin, end int) {
 	for strings.Contains(log[from:], p.begin) {
 		at := p.expr().FindStringIndex(log[from:]) // in a time that grows with the log, not with its square
