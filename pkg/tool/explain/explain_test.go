@@ -41,7 +41,7 @@ func TestWholeTextsAreExplained(t *testing.T) {
 		"exclusive_mode.txt":       "incorrect RDMA subsystem network namespace",
 		"ucx_unreachable.txt":      "no active messages transport",
 		"shm.txt":                  "Error while creating shared memory segment",
-		"unexpected_admission.txt": "UnexpectedAdmissionError",
+		"unexpected_admission.txt": "no healthy devices present",
 		"image_pull.txt":           "Failed to pull image … dial tcp",
 		"registry_http.txt":        "server gave HTTP response to HTTPS client",
 		"apt_get.txt":              "Temporary failure resolving",
