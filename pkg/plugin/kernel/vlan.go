@@ -55,7 +55,7 @@ func (v vlan) nic(ctx context.Context, found rtnl.Named) (rtnl.Link, error) {
 	return child{v.namespace, plan.Child{Name: v.op.Name, Parent: v.op.NIC, NIC: v.op.Identity}}.parentNow(ctx, v.conn, found, addingVLAN)
 }
 
-// create makes the VLAN and marks it. One sendmsg has both messages, so that no signal
+// create makes the VLAN, marks and starts it. One sendmsg has both messages, so that no signal
 // comes between them.
 func (v vlan) create(ctx context.Context, nic rtnl.Link) error {
 	name := string(v.op.Name)
@@ -67,10 +67,14 @@ func (v vlan) create(ctx context.Context, nic rtnl.Link) error {
 			meaning{unix.EOPNOTSUPP, cnierr.Unsupported, "load the driver on the node: modprobe 8021q. A link that is no Ethernet NIC cannot have VLANs"},
 		)
 	}
-	if answers[1] != nil {
-		return errors.Join(classify("mark VLAN", name, answers[1]), v.conn.Do(ctx, rtnl.DeleteNamed(name)))
+	err := classify("mark VLAN", name, answers[1])
+	if err == nil {
+		err = v.start(ctx)
 	}
-	return v.start(ctx)
+	if err != nil { // all or nothing
+		return errors.Join(err, v.conn.Do(context.WithoutCancel(ctx), rtnl.DeleteNamed(name)))
+	}
+	return nil
 }
 
 // start sets what the host must not do in the VLAN, and brings it up.

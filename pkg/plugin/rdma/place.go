@@ -41,8 +41,8 @@ func (s *Subsystem) HasPlace(d plan.RDMADevice) error {
 // LookBefore notes which entries there are for the addresses that set is about to set on
 // interfaces of the pod. So Do, Place and Has later know the pod's entries from those of
 // other interfaces with the same address. all are the operations of the attachment. It
-// does nothing for devices that are not in the host's namespace. Errors: NoRDMA when a
-// device is gone.
+// does nothing for devices that are not in the host's namespace, or gone. Errors: IO when a
+// table cannot be read.
 func (s *Subsystem) LookBefore(all, set plan.Ops) error {
 	for g := range plan.All[plan.GID](all) {
 		last := slices.Max(append(g.Indexes(), 0))
