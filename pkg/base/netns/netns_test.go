@@ -33,6 +33,13 @@ func TestANamespaceIsNotGoneBecauseWeCannotLook(t *testing.T) {
 	}
 }
 
+func TestANamespaceOfAnotherTypeIsNone(t *testing.T) {
+	t.Parallel()
+	if n, err := Open("/proc/self/ns/uts"); !errors.Is(err, ErrGone) {
+		t.Errorf("got %v, %v, want ErrGone", n, err)
+	}
+}
+
 // TestANamespaceIsMadeWhereOneIsHidden has what "ip netns add" does with a folder that is not
 // mounted yet: it mounts the folder on itself, above the namespaces in it.
 func TestANamespaceIsMadeWhereOneIsHidden(t *testing.T) {

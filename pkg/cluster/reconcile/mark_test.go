@@ -57,6 +57,9 @@ func TestAPoolIsMarkedAtOnceIfItMayBeClaimedOf(t *testing.T) {
 	if _, said := c.said["new"]; !said || c.fault("new") != "" {
 		t.Errorf("what is said of the new one: %v, %v", said, c.fault("new"))
 	}
+	if c.marks != 3 {
+		t.Errorf("%d writes, want one for each pool that is marked", c.marks)
+	}
 }
 
 func TestADeletedPoolGoesWhenNothingOfItIsInUse(t *testing.T) {

@@ -154,6 +154,13 @@ func TestAFaultOfAllReportsTaintsHalfOfTheNodes(t *testing.T) {
 		for i := range nodes {
 			c.faulty(i, fleet.GIDTableFull)
 		}
+		for _, name := range []string{"cpu-01", "cpu-02", "nosuch-1", "nosuch-2"} { // without rails, or without a node
+			none := c.reports[0]
+			if none.Name = name; strings.HasPrefix(name, "cpu") {
+				none.Status = kube.NodeStatus{}
+			}
+			c.reports = append(c.reports, none)
+		}
 		c.passes(time.Hour)
 		got := 0
 		for i := range nodes {

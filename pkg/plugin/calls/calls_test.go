@@ -231,6 +231,7 @@ func TestNoCallIsReadTwiceOrNever(t *testing.T) {
 // FuzzCalls: whatever a part of the file has, the calls that are appended are read, and once.
 func FuzzCalls(f *testing.F) {
 	f.Add([]byte("{\"verb\": \"AD\n[]\nnull{}\n"), []byte("{\"took\": 1}\n"))
+	f.Add([]byte{}, []byte("{\"took\": 1}\n"))
 	f.Fuzz(func(t *testing.T, older, newer []byte) {
 		file := calls.File{Dir: t.TempDir()}
 		for name, b := range map[string][]byte{"calls.1": older, "calls": newer} {
