@@ -27,7 +27,7 @@ func report(mtu int) fleet.Report {
 	return fleet.Report{Rails: []fleet.Rail{{
 		Rail: 0, Netdev: "ens1f0np0", PCI: "0000:13:00.0", Device: "mlx5_0", Port: 1, State: "ACTIVE", Speed: 400000, MTU: mtu, Vendor: "15b3", DeviceID: "1021",
 		Driver: "mlx5_core 6.8.0", Firmware: "28.39.1002", GPUs: []string{"GPU0"}, Distance: "PIX", GIDs: 256, Switch: "leaf-03", SwitchPort: "swp12",
-	}}}
+	}, {Rail: 1, Netdev: "ens2f0np0", State: "DOWN"}}}
 }
 
 // reported returns the report of a node, as people get it.
@@ -90,6 +90,9 @@ func TestAnAgentReportsItsNodeAlone(t *testing.T) {
 		}
 		return nil
 	})
+	if row := strings.Fields(kubectl(t, g.Cluster, "get", "railnodes", g.pool+"-a", "--no-headers")); len(row) != 4 || row[1] != "ens1f0np0,ens2f0np0" || row[2] != "ACTIVE,DOWN" {
+		t.Errorf("kubectl get prints %q, want all interfaces and states", row)
+	}
 	if _, there := g.reported(ctx, t, g.pool+"-c"); there {
 		t.Error("there is a report of node c")
 	}

@@ -8,6 +8,7 @@ import (
 	"errors"
 	"net/url"
 	"slices"
+	"strings"
 	"time"
 
 	core "k8s.io/api/core/v1"
@@ -181,7 +182,14 @@ func (a *API) RailNodes(ctx context.Context) ([]RailNode, error) {
 func (a *API) Publish(ctx context.Context, name string, r fleet.Report) error {
 	what := "publish rails of node " + name
 	request := a.ours.Patch(types.MergePatchType).Resource(railNodes).Name(name)
-	status := NodeStatus{metav1.NewMicroTime(a.now()), r}
+	var interfaces, states []string
+	for _, rail := range r.Rails {
+		interfaces = append(interfaces, rail.Netdev)
+		if !slices.Contains(states, rail.State) {
+			states = append(states, rail.State)
+		}
+	}
+	status := NodeStatus{metav1.NewMicroTime(a.now()), strings.Join(interfaces, ","), strings.Join(states, ","), r}
 	err := a.send(ctx, request, what, map[string]NodeStatus{"status": status}, nil)
 	if !errors.Is(err, block.ErrNotFound) {
 		return err

@@ -98,6 +98,10 @@ type BlockStatus struct {
 // NodeStatus is the report of a node, and when it was written, as in BlockStatus.
 type NodeStatus struct {
 	Asserted metav1.MicroTime `json:"asserted,omitzero"`
+	// Interfaces has the NICs of all rails, and State each state that one of them has: a
+	// column of kubectl get shows one value of a list.
+	Interfaces string `json:"interfaces"`
+	State      string `json:"state"`
 	fleet.Report
 }
 
