@@ -117,7 +117,17 @@ func TestEachProblemIsGoneAfterItsCommand(t *testing.T) {
 			t.Parallel()
 			w := healthy(t)
 			f.change(w)
-			commands(t, w.answers())
+			answers := w.answers()
+			commands(t, answers)
+			of := func(a report.Answer) string {
+				what, _, _ := strings.Cut(a.Found, ": ")
+				return a.Check + " " + a.Of + " " + what
+			}
+			for _, a := range answers {
+				if a.Verdict == report.OK && slices.ContainsFunc(answers, func(b report.Answer) bool { return b.Verdict == report.Problem && of(b) == of(a) }) {
+					t.Errorf("a problem of %q is ok, too: %s", of(a), a.Found)
+				}
+			}
 			f.after(w)
 			for _, a := range w.answers() {
 				if a.Verdict == report.Problem || a.Verdict == report.CannotTell && a.Check == f.check {

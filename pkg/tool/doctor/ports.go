@@ -117,7 +117,7 @@ func (l *look) rdmaBond() []report.Finding {
 		return problem("it belongs to "+p.Own.Name+", a slave of "+p.NIC.Name+", not to the bond",
 			shell.Command("devlink dev eswitch show %s", "pci/"+l.pci(p.Device.Name))+"  # RoCE LAG needs two ports of one NIC, no SR-IOV, legacy mode, and bond mode 802.3ad, active-backup or balance-xor")
 	})
-	if !bonded && len(out) > 0 && out[0].Verdict == report.OK {
+	if !bonded {
 		return []report.Finding{ok("no slave of a bond has an RDMA device of its own")}
 	}
 	return out

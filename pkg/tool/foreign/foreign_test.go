@@ -359,6 +359,8 @@ func TestDamagedRecordIsSaidOnceUntilItIsAnother(t *testing.T) {
 	t.Parallel()
 	var log bytes.Buffer
 	var now time.Duration
+	ended, end := context.WithCancel(t.Context()) // no table can be read, which is said once, too
+	end()
 	damaged := errors.New("c1 is damaged")
 	w := New(Config{
 		Sys: fstest.MapFS{}, Proc: fstest.MapFS{"5/ns/net": {Data: []byte("net:[77]"), Mode: fs.ModeSymlink}},
@@ -370,11 +372,30 @@ func TestDamagedRecordIsSaidOnceUntilItIsAnother(t *testing.T) {
 		damaged = errors.New(want)
 		for range 3 {
 			now += 2 * knownFor
-			w.judge(t.Context(), []use{{thread: 5, device: 1, port: 1}})
+			w.judge(ended, []use{{thread: 5, device: 1, port: 1}})
 		}
 		if got := strings.Count(log.String(), want); got != 1 {
 			t.Errorf("said %d times, want once:\n%s", got, &log)
 		}
+	}
+	if got := strings.Count(log.String(), "the GID tables cannot be read"); got != 1 {
+		t.Errorf("the tables: said %d times, want once:\n%s", got, &log)
+	}
+}
+
+// kprobe_events has the probes of other programs, too.
+func TestALineForTheKernelIsAppended(t *testing.T) {
+	t.Parallel()
+	p := &probe{tracing: t.TempDir()}
+	if err := p.write("kprobe_events", "-:x"); !errors.Is(err, fs.ErrNotExist) {
+		t.Errorf("without the file of the kernel: %v", err)
+	}
+	path := filepath.Join(p.tracing, "kprobe_events")
+	if err := errors.Join(os.WriteFile(path, []byte("p:other f\n"), 0o600), p.write("kprobe_events", "p:x g")); err != nil {
+		t.Fatal(err)
+	}
+	if b, err := os.ReadFile(path); err != nil || string(b) != "p:other f\np:x g\n" {
+		t.Errorf("the file has %q, error %v", b, err)
 	}
 }
 

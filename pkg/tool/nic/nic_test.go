@@ -81,7 +81,7 @@ func gpuServer() Node {
 			return fmt.Sprintf("%s/0000:%02x:%02x.0/0000:%02x:00.0", upstream, bus+2, port, bus+at)
 		}
 		n.nic(t, slot(i%2, 3+i%2), fmt.Sprintf("ens%df0np0", i+1), fmt.Sprintf("mlx5_%d", 7-i), i/4)
-		t.function(slot(4+i%2, 5+i%2), "0x10de", "0x2330", "0x030200", i/4)
+		t.function(slot(4+i%2, 5+i%2), "0x10de", "0x2330", []string{"0x030200", "0x030000"}[i%2], i/4) // 3D, or with outputs for screens
 	}
 	t.function("pci0000:00/0000:00:1c.0/0000:02:00.0", "0x1a03", "0x2000", "0x030000", 0)
 	return n
