@@ -4,13 +4,16 @@
 package probe
 
 import (
+	"errors"
 	"fmt"
 	"os"
+	"runtime"
 	"strings"
 	"testing"
 	"time"
 
 	"github.com/mdlayher/packet"
+	"golang.org/x/sys/unix"
 
 	"github.com/roce-cni/roce-cni/pkg/base/cnierr"
 	"github.com/roce-cni/roce-cni/pkg/plugin/conf"
@@ -227,4 +230,30 @@ func openFiles(t *testing.T) int {
 		t.Fatal(err)
 	}
 	return len(list)
+}
+
+func TestWithoutTheRightToSendFramesTheHintNamesIt(t *testing.T) {
+	t.Parallel()
+	pod, _ := wired(t)
+	p := pod.prober()
+	p.Enter = func(fn func() error) error {
+		return pod.enter(func() error {
+			runtime.LockOSThread() // the thread ends with its goroutine
+			header := unix.CapUserHeader{Version: unix.LINUX_CAPABILITY_VERSION_3}
+			var may [2]unix.CapUserData
+			if err := unix.Capget(&header, &may[0]); err != nil {
+				return err
+			}
+			may[0].Effective &^= 1 << unix.CAP_NET_RAW
+			if err := unix.Capset(&header, &may[0]); err != nil {
+				return err
+			}
+			return fn()
+		})
+	}
+	err := p.Do(t.Context(), plan.Op{Kind: conflictOp(pod.target("pb0", ours4, gateway4))})
+	wantCode(t, err, cnierr.IO, "pb0")
+	if e, is := errors.AsType[*cnierr.Error](err); !is || !strings.Contains(e.Hint, "CAP_NET_RAW") {
+		t.Errorf("got %+v, want a hint that names the right", e)
+	}
 }
