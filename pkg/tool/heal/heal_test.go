@@ -277,6 +277,28 @@ func TestAChangeIsAReasonToLookAtWhatItConcerns(t *testing.T) {
 	}
 }
 
+// A call that ended is a reason once, and those of healers are none.
+func TestACallIsAReasonToLookOnce(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		m := newMachine(t, 3)
+		synctest.Wait()
+		for i, want := range []int{1, 0, 1} {
+			before := m.looks
+			if want > 0 {
+				fatal(t, m.Calls.Append(calls.Call{At: time.Now(), Verb: "ADD", Attachment: container(i)}))
+				fatal(t, m.Calls.Append(calls.Call{At: time.Now(), Verb: calls.Heal, Attachment: container(1)}))
+			}
+			m.Called(t.Context())
+			time.Sleep(time.Minute)
+			synctest.Wait()
+			if n := m.looks - before; n != want {
+				t.Errorf("%d looks after the calls, want %d", n, want)
+			}
+		}
+	})
+}
+
 // The healer looks at an attachment at once when its NIC changes, however long it would wait.
 func TestAnErrorOfANICIsToldOnceAndEndsWithTheNIC(t *testing.T) {
 	t.Parallel()
