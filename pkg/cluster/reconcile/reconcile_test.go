@@ -98,7 +98,7 @@ func (c *cluster) Nodes(context.Context) ([]kube.Node, error) {
 func (c *cluster) Pools(context.Context) (out []kube.RailPool, err error) {
 	c.steps++
 	for _, p := range c.pools {
-		o := kube.RailPool{ObjectMeta: metav1.ObjectMeta{Name: p.Name, UID: types.UID(p.UID), CreationTimestamp: metav1.NewTime(p.Created)}, Spec: p.Spec, Status: c.said[p.Name]}
+		o := kube.RailPool{ObjectMeta: metav1.ObjectMeta{Name: p.Name, UID: types.UID(p.UID), Generation: 7, CreationTimestamp: metav1.NewTime(p.Created)}, Spec: p.Spec, Status: c.said[p.Name]}
 		if p.InUse {
 			o.Finalizers = []string{kube.InUse}
 		}
@@ -380,6 +380,13 @@ func TestASummaryAddsUpWhatTheOwnersSay(t *testing.T) {
 	}
 	if diff := cmp.Diff(want, c.said, cmpopts.IgnoreFields(kube.PoolStatus{}, "Conditions")); diff != "" {
 		t.Error(diff)
+	}
+	for name, said := range c.said {
+		for _, is := range said.Conditions {
+			if is.ObservedGeneration != 7 {
+				t.Errorf("%s: condition %s is of generation %d, want 7", name, is.Type, is.ObservedGeneration)
+			}
+		}
 	}
 	for name := range c.said { // that a node has a rack which is none of the table's is the node's fault
 		if fault := c.fault(name); fault != "" {

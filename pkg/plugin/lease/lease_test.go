@@ -217,8 +217,12 @@ func TestARequestedAddressHasNoSubstitute(t *testing.T) {
 	if _, err := n.claim("pod-1", asked).Acquire(t.Context()); !errors.As(err, &e) || e.Subject != "10.4.0.4" {
 		t.Errorf("of another pod: %v", err)
 	}
-	if again, err := c.Reject(t.Context(), taken(netip.MustParseAddr("10.4.0.4"))); again || err != nil {
-		t.Errorf("again is %v, error %v", again, err)
+	// That another rail has a taken address, too, which was not asked for, changes nothing.
+	both := append(taken(netip.MustParseAddr("10.4.0.4")), taken(netip.MustParseAddr("10.4.1.4"))...)
+	for _, addrs := range [][]plan.Target{both[:1], both} {
+		if again, err := c.Reject(t.Context(), addrs); again || err != nil {
+			t.Errorf("%v: again is %v, error %v", addrs, again, err)
+		}
 	}
 }
 

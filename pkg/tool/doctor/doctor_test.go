@@ -39,7 +39,9 @@ type fault struct {
 
 func TestHealthyNodeHasNoProblem(t *testing.T) {
 	t.Parallel()
-	answers := healthy(t).answers()
+	w := healthy(t)
+	w.made(rtnl.Link{Kind: "veth", Name: "veth-of-others", Alias: "of another plugin"})
+	answers := w.answers()
 	if got := report.Status(answers); got != 0 {
 		t.Errorf("status %d, want 0", got)
 	}

@@ -26,6 +26,9 @@ func TestAReportIsWrittenIntoNoFileOfAnotherUser(t *testing.T) {
 			t.Errorf("%s: %v", irregular, err)
 		}
 	}
+	if _, err := report.Output(filepath.Join(dir, "none", "report"), 0o600); !errors.Is(err, os.ErrNotExist) {
+		t.Errorf("in no folder: %v", err)
+	}
 	before, err := os.Open(path)
 	fatal(t, err)
 	defer before.Close()

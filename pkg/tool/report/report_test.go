@@ -55,3 +55,12 @@ func TestAProgramThatOthersCanChangeIsNotRun(t *testing.T) {
 		t.Errorf("in a folder of all users: %q, %v", out, err)
 	}
 }
+
+func TestANumberHasItsNoun(t *testing.T) {
+	t.Parallel()
+	for n, want := range []string{"0 problems", "1 problem", "2 problems"} {
+		if got := Count(n, "problem"); got != want {
+			t.Errorf("got %q, want %q", got, want)
+		}
+	}
+}
