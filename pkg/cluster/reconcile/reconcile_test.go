@@ -387,8 +387,7 @@ func TestASummaryAddsUpWhatTheOwnersSay(t *testing.T) {
 				t.Errorf("%s: condition %s is of generation %d, want 7", name, is.Type, is.ObservedGeneration)
 			}
 		}
-	}
-	for name := range c.said { // that a node has a rack which is none of the table's is the node's fault
+		// That a node has a rack which is none of the table's is the node's fault.
 		if fault := c.fault(name); fault != "" {
 			t.Errorf("%s: %s", name, fault)
 		}

@@ -55,8 +55,8 @@ func (v vlan) nic(ctx context.Context, found rtnl.Named) (rtnl.Link, error) {
 	return child{v.namespace, plan.Child{Name: v.op.Name, Parent: v.op.NIC, NIC: v.op.Identity}}.parentNow(ctx, v.conn, found, addingVLAN)
 }
 
-// create makes the VLAN, marks and starts it. One sendmsg has both messages, so that no signal
-// comes between them.
+// create makes the VLAN, marks and starts it, or leaves none. One sendmsg makes and marks it, so
+// that no signal comes between.
 func (v vlan) create(ctx context.Context, nic rtnl.Link) error {
 	name := string(v.op.Name)
 	answers := v.conn.Batch(ctx, rtnl.AddVLAN(name, nic.Index, v.op.ID), rtnl.SetAlias(name, plan.VLANMark))
