@@ -86,3 +86,19 @@ func indented(lines string) string {
 	}
 	return b.String()
 }
+
+// TestCommandsRefuseMoreArgumentsThanTheyTake: a second pod, or a flag without its dashes, is not ignored.
+func TestCommandsRefuseMoreArgumentsThanTheyTake(t *testing.T) {
+	t.Parallel()
+	var walk func(cmd *cobra.Command)
+	walk = func(cmd *cobra.Command) {
+		takesMany := strings.Contains(cmd.Use, "...") || cmd.Hidden
+		if cmd.Runnable() && !takesMany && cmd.ValidateArgs([]string{"a", "b", "c"}) == nil {
+			t.Errorf("%s takes three arguments", cmd.UseLine())
+		}
+		for _, c := range cmd.Commands() {
+			walk(c)
+		}
+	}
+	walk(root(io.Discard, io.Discard))
+}

@@ -225,6 +225,13 @@ func TestANodeIsWrittenOnceInFiveMinutes(t *testing.T) {
 	if c.wrote["gpu-00"] != 12 || len(c.wrote) != 4 {
 		t.Errorf("tried in an hour: %v", c.wrote)
 	}
+	// A node that was removed meanwhile is no refusal.
+	c = railed(t, 4)
+	c.mute = block.ErrNotFound
+	c.passes(time.Minute)
+	if len(c.wrote) != 4 {
+		t.Errorf("a look ends at a node that is gone: %v", c.wrote)
+	}
 }
 
 func TestDeadRailsAreWrittenFirstAndNotAllAtOnce(t *testing.T) {

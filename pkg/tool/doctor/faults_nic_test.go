@@ -53,6 +53,16 @@ func nicFaults() []fault {
 			check: "pcie-acs", verdict: report.OK, says: "mlx5_0: 1 bridge above it, none redirects",
 		},
 		{
+			name: "a capability that names itself as the next one",
+			change: func(w *world) {
+				acs(0, 4096)(w)
+				config := make([]byte, 4096)
+				copy(config[0x100:], []byte{0x01, 0x00, 0x02, 0x10})
+				w.write("sys/bus/pci/devices/0000:0a:00.0/config", string(config))
+			},
+			check: "pcie-acs", verdict: report.OK, says: "mlx5_0: 1 bridge above it, none redirects",
+		},
+		{
 			name: "a device on no bus", change: acs(0, 4096),
 			check: "pcie-acs", verdict: report.OK, says: "mlx5_1: it is on no PCI bus",
 		},
