@@ -43,6 +43,9 @@ func TestEachCallIsNoted(t *testing.T) {
 			t.Errorf("call %d is noted as %+v, want %+v", i, is, want)
 		}
 	}
+	if got[3].Network == "" || got[4].Network != got[3].Network {
+		t.Errorf("ADD is noted with network %q, and DEL with %q", got[3].Network, got[4].Network)
+	}
 	for _, i := range []int{0, 2, 3} {
 		names := []string{}
 		var took time.Duration

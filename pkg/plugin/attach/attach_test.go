@@ -290,6 +290,24 @@ func TestOneHostThatAnswersForAllSetsOneAddressAside(t *testing.T) {
 	w.mustBeEmpty("after the DEL")
 }
 
+// Nodes with a pool of their own each may give pods of one segment the same address.
+func TestEachNodeMakesAnotherMACForAnAddress(t *testing.T) {
+	t.Parallel()
+	made := map[string]string{}
+	for _, id := range []string{"machine/a", "machine/b"} {
+		w := newWorld(t)
+		w.fake.Pod(podPath("c1"))
+		n := w.node()
+		n.ID = id
+		res, err := n.Add(ctx, w.request("c1", "net1", ""))
+		must(t, err)
+		if other := made[res.Interfaces[0].Mac]; other != "" {
+			t.Errorf("%s and %s both make %s", id, other, res.Interfaces[0].Mac)
+		}
+		made[res.Interfaces[0].Mac] = id
+	}
+}
+
 // The MAC of an ipvlan is that of the NIC, which the host and all pods have.
 func TestAnIpvlanIsNotNamedForTheMACOfItsNIC(t *testing.T) {
 	t.Parallel()
