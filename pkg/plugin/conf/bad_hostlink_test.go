@@ -46,6 +46,7 @@ func TestFaultsOfHostLink(t *testing.T) {
 	for _, b := range []bad{
 		{rails + rule(`"count": 8, "ifName": "rail{rail}"`), cnierr.BadConfig, `"hostLink": no rail has the name "net1"`, `leave ifName out`},
 		{rails + `"rails": [{"master": "ens1f0", "ifName": "host0"}, {"master": "ens2f0", "ifName": "net1"}]`, cnierr.BadConfig, `"hostLink": the pod's end of the link has the name "host0"`, `another name`},
+		{rails + `"rails": [{"master": "ens1f0", "ifName": "net1", "routing": {"mode": "none"}}, {"master": "ens2f0"}]`, cnierr.BadConfig, `"hostLink": with the mode none there are no routes`, `policy or main`},
 		{rails + eight + `, "routing": {"defaultRoute": true}`, cnierr.BadConfig, `"routing.defaultRoute": rail 0 and rail 1 cannot both have`, `for one rail only`},
 	} {
 		_, err := conf.Parse(railed(b.in))
