@@ -184,6 +184,8 @@ func TestWordsAreExplainedOnce(t *testing.T) {
 		{"rdma_bind_addr: Address already in use", []string{"rdma_bind_addr: Address already in use"}},
 		{"ibv_open_device: Operation not permitted", []string{"ibv_open_device … Operation not permitted"}},
 		{"Failed status 130", nil},
+		// What is left of a line may report another problem.
+		{"rail 0: rdma_bind_addr: Address already in use; rail 1: ibv_open_device: Operation not permitted", []string{"rdma_bind_addr: Address already in use", "ibv_open_device … Operation not permitted"}},
 	} {
 		if got := texts(table.Find(c.text)); !slices.Equal(got, c.want) {
 			t.Errorf("%q finds %q, want %q", c.text, got, c.want)

@@ -227,6 +227,22 @@ func TestAlarmNeedsNoTableOfTheNodeWhereTheRecordsDecide(t *testing.T) {
 	}
 }
 
+// A program can set thousands of queue pairs in a second, each a use of the same place.
+func TestAUseIsJudgedOnceInAPeriod(t *testing.T) {
+	t.Parallel()
+	w := watcherOf(t)
+	all, now, reads := w.Records, time.Hour, 0
+	w.Clock.Now = func() time.Duration { return now }
+	w.Records = func() ([]record.Record, error) { reads++; return all() }
+	const periods = 5
+	for ; now < time.Hour+periods*knownFor; now += lookEvery {
+		w.judge(t.Context(), []use{{thread: 5, device: 1, port: 1, index: 3}})
+	}
+	if reads < periods-1 || reads > periods {
+		t.Errorf("judged %d times in %d periods, want once in each", reads, periods)
+	}
+}
+
 // A queue pair that is set once is told, although the tables could not be read when it was. They
 // are tried again after a pause, and the number of a thread may be another pod's by then.
 func TestUseIsJudgedAgainAfterTheTablesCouldNotBeRead(t *testing.T) {

@@ -304,6 +304,8 @@ func TestErrorsSayWhatThePodLacks(t *testing.T) {
 	v1 := portOf("mlx4_0", "", "v1 172.16.0.5")
 	full := portOf("mlx5_0", "", "fe80::1", "172.16.0.9")
 	full.Size = 2
+	off := portOf("mlx5_2", "")
+	off.Size = 0
 	for _, tc := range []struct {
 		name  string
 		ports []Port
@@ -324,6 +326,17 @@ func TestErrorsSayWhatThePodLacks(t *testing.T) {
 			[]Port{portOf("mlx5_1", "", "fe80::1"), full},
 			on("net1", "172.16.0.5"), cnierr.NoGID,
 			"none has an entry in mlx5_1:1, mlx5_0:1, and the table of mlx5_0:1 is full, with 2 entries", "fewer pods",
+		},
+		{
+			"RoCE is off",
+			[]Port{portOf("mlx5_1", "", "fe80::1"), off},
+			on("net1", "172.16.0.5"), cnierr.NoGID,
+			"none has an entry in mlx5_1:1, mlx5_2:1; RoCE is off on mlx5_2:1: it has no GID table", rdma.TurnOnRoCE,
+		},
+		{
+			"full table, and RoCE is off on another NIC",
+			[]Port{off, full},
+			on("net1", "172.16.0.5"), cnierr.NoGID, "the table of mlx5_0:1 is full, with 2 entries", "fewer pods",
 		},
 		{"v1 alone", []Port{v1}, on("net1", "172.16.0.5"), cnierr.NoGID, "there are only entries of RoCE v1: 172.16.0.5 in mlx4_0:1 at 0", "roce_mode"},
 		{"no address", []Port{v1}, on("lo", "127.0.0.1", "::1"), cnierr.NoGID, "its interfaces have no addresses", "--pid, --netns or --container"},

@@ -5,6 +5,7 @@ package lldp
 
 import (
 	"encoding/hex"
+	"errors"
 	"os"
 	"path/filepath"
 	"strings"
@@ -13,6 +14,9 @@ import (
 	"unicode/utf8"
 
 	"github.com/google/go-cmp/cmp"
+	"golang.org/x/sys/unix"
+
+	"github.com/roce-cni/roce-cni/pkg/base/cnierr"
 )
 
 // tlv is a TLV of a frame.
@@ -213,6 +217,16 @@ func TestTextsOfFramesAreSafeForATerminal(t *testing.T) {
 		got, ok := parse(frame(chassis, words(portTLV, "swp1", 5), life120, words(portDescriptionTLV, in), end))
 		if !ok || got.PortDescription != want {
 			t.Errorf("%q: got %q, %v, want %q", in, got.PortDescription, ok, want)
+		}
+	}
+}
+
+func TestWhoMayNotListenIsToldHowTo(t *testing.T) {
+	t.Parallel()
+	for errno, want := range map[unix.Errno]string{unix.EPERM: "CAP_NET_RAW", unix.ENODEV: "ip link"} {
+		var e *cnierr.Error
+		if err := failed("ens1", os.NewSyscallError("socket", errno)); !errors.As(err, &e) || !strings.Contains(e.Hint, want) || !errors.Is(err, errno) {
+			t.Errorf("%v: got %+v, want %q in the hint", errno, e, want)
 		}
 	}
 }

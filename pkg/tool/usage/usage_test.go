@@ -260,16 +260,18 @@ func TestEachDeviceOfAPodIsAUseOfItsOwn(t *testing.T) {
 	}
 }
 
-// The recorded namespace is gone, and its path is that of another one, which may be the host's.
-func TestNamespaceThatIsAnotherOneNowIsNotRead(t *testing.T) {
+// The recorded namespace is gone, and its path may be that of another one, such as the host's.
+func TestNamespaceThatIsGoneIsNotRead(t *testing.T) {
 	t.Parallel()
-	n := node(t, fstest.MapFS{})
-	n.Records[0].Netns = "/proc/self/ns/net"
-	n.Records[0].Plan.Ops = plan.OnHost(plan.Move{Device: plan.RDMADevice{Name: "rxe0"}})
-	dial, dials := n.Dial, 0
-	n.Dial = func() (*nldev.Conn, error) { dials++; return dial() }
-	if _, err := n.Read(t.Context()); err != nil || dials != 1 {
-		t.Errorf("%d namespaces are read, error %v, want that of the host alone", dials, err)
+	for _, path := range []string{"/proc/self/ns/net", filepath.Join(t.TempDir(), "none")} {
+		n := node(t, fstest.MapFS{})
+		n.Records[0].Netns = path
+		n.Records[0].Plan.Ops = plan.OnHost(plan.Move{Device: plan.RDMADevice{Name: "rxe0"}})
+		dial, dials := n.Dial, 0
+		n.Dial = func() (*nldev.Conn, error) { dials++; return dial() }
+		if uses, err := n.Read(t.Context()); err != nil || len(uses) == 0 || dials != 1 {
+			t.Errorf("%s: %d namespaces are read, %d uses, error %v, want those of the host alone", path, dials, len(uses), err)
+		}
 	}
 }
 
