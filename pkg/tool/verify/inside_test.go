@@ -11,13 +11,16 @@ import (
 	"os"
 	"path/filepath"
 	"regexp"
+	"strings"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
+	"golang.org/x/sys/unix"
 
 	"github.com/roce-cni/roce-cni/pkg/base/cnierr"
 	"github.com/roce-cni/roce-cni/pkg/plugin/conf"
 	"github.com/roce-cni/roce-cni/pkg/tool/gids"
+	"github.com/roce-cni/roce-cni/pkg/tool/report"
 )
 
 // TestWhatProgramsInAPodNeed: rail 0 of the pod has a GID, rail 1 has none.
@@ -53,6 +56,18 @@ func TestWhatProgramsInAPodNeed(t *testing.T) {
 		}
 		if diff := cmp.Diff(c.want, got); diff != "" {
 			t.Errorf("%s (-want +got)\n%s", name, diff)
+		}
+	}
+}
+
+// TestWhatCannotBeAskedIsNotAnswered: without NET_RAW, no question leaves the pod.
+func TestWhatCannotBeAskedIsNotAnswered(t *testing.T) {
+	t.Parallel()
+	p := Pod{Name: "a", Enter: func(func() error) error { return unix.EPERM }}
+	r := Rail{Link: "net1", Addr: netip.MustParseAddr("172.16.10.1"), Gateway: netip.MustParseAddr("172.16.10.254")}
+	for _, a := range []report.Answer{p.gateway(t.Context(), r), p.duplicate(t.Context(), r)} {
+		if a.Verdict != report.CannotTell || !strings.Contains(a.Missing, "NET_RAW") {
+			t.Errorf("got %+v, want that it cannot tell without NET_RAW", a)
 		}
 	}
 }

@@ -127,7 +127,7 @@ func TestAGatewayIsAskedWithoutRules(t *testing.T) {
 }
 
 // TestAServerLooksAtEachCall: after the server has begun, the pod gets another MTU, loses a rule,
-// and gets its interface again.
+// gets its interface again, and then another address.
 func TestAServerLooksAtEachCall(t *testing.T) {
 	w := newWorld(t, "a", "b")
 	w.serve()
@@ -151,13 +151,20 @@ func TestAServerLooksAtEachCall(t *testing.T) {
 	}
 	b.IP("rule add from 172.16.11.2 lookup 101 priority 32000 protocol 82")
 	b.IP("link del net1")
-	w.plug(w.pods[1], "again", "net1", "br0", "172.16.10.9/24")
+	w.plug(w.pods[1], "again", "net1", "br0", "172.16.10.2/24")
+	b.IP("route add 172.16.10.0/24 dev net1 table 100 proto 82 src 172.16.10.2")
+	w.awaitCarriers()
+	w.pods[0].ns.IP("neigh flush all")
+	if got := problems(w.test(false)); got != "" {
+		t.Errorf("another interface of the name: got %q", got)
+	}
+	b.IP("address del 172.16.10.2/24 dev net1")
+	b.IP("address add 172.16.10.9/24 dev net1")
 	b.IP("route add 172.16.10.0/24 dev net1 table 100 proto 82 src 172.16.10.9")
 	b.IP("rule add from 172.16.10.9 lookup 100 priority 32000 protocol 82")
 	b.IP("rule add from 172.16.10.9 unreachable priority 32001 protocol 82")
-	w.awaitCarriers()
 	if got := problems(w.test(false)); got != "" {
-		t.Errorf("another interface of the name: got %q", got)
+		t.Errorf("another address: got %q", got)
 	}
 }
 
@@ -293,6 +300,15 @@ func TestAServerAnswersOnlyWhoKnowsTheToken(t *testing.T) {
 		if _, err := peer.ask(request{Throw: &q}, moment); err == nil {
 			t.Errorf("it throws frames to %+v", q)
 		}
+	}
+	from := netip.AddrPortFrom(rails[0].Addr, 1)
+	back := request{Throw: &throwing{To: end{rails[0].MAC[:], from}}}
+	if _, err := peer.ask(back, moment); err != nil {
+		t.Errorf("it throws no frames: %v", err)
+	}
+	w.pods[1].ns.IP("link set net1 down") // so no frame leaves
+	if _, err := peer.ask(back, moment); err == nil {
+		t.Error("it says that it has thrown frames, and none has left")
 	}
 }
 

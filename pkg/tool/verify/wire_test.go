@@ -172,6 +172,73 @@ func TestOnlyAWholeNonceIsAnswered(t *testing.T) {
 	}
 }
 
+// TestOnlyTheEchoThatIsAwaitedCounts: echoes of earlier packets, and of other tests, come before it.
+func TestOnlyTheEchoThatIsAwaitedCounts(t *testing.T) {
+	t.Parallel()
+	n, other := nonce{1}, nonce{2}
+	for last, want := range map[bool]bool{true: true, false: false} {
+		peer, err := net.ListenUDP("udp4", &net.UDPAddr{IP: net.IPv4(127, 0, 0, 1)})
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer peer.Close()
+		own, err := net.ListenUDP("udp4", &net.UDPAddr{IP: net.IPv4(127, 0, 0, 1)})
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer own.Close()
+		to := peer.LocalAddr().(*net.UDPAddr).AddrPort()
+		early := payload(n, 0, smallest, to.Addr())
+		go func() {
+			b := make([]byte, largest)
+			for {
+				length, from, err := peer.ReadFromUDPAddrPort(b)
+				if err != nil {
+					return
+				}
+				for range attempts {
+					_, _ = peer.WriteToUDPAddrPort(early, from)
+					_, _ = peer.WriteToUDPAddrPort(append(other[:], b[len(other):length]...), from)
+				}
+				if last {
+					_, _ = peer.WriteToUDPAddrPort(b[:length], from)
+				}
+			}
+		}()
+		if got := echoed(own, n, to, 2*smallest, attempts); got != want {
+			t.Errorf("echoed %v, want %v", got, want)
+		}
+	}
+}
+
+// TestANonceEndsWithItsConnection: after that, the echo answers it no more.
+func TestANonceEndsWithItsConnection(t *testing.T) {
+	t.Parallel()
+	s := &Server{Pod: outside(), Key: testKey, seen: map[nonce]map[arrival]bool{}}
+	near, far := net.Pipe()
+	done := make(chan struct{})
+	go func() { defer close(done); s.talk(t.Context(), far) }()
+	peer := &Peer{}
+	var err error
+	if peer.wire, err = greet(t.Context(), tls.Client(near, testKey.config)); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := peer.ask(request{Received: true}, moment); err != nil {
+		t.Fatal(err)
+	}
+	for n := range s.seen {
+		peer.nonce = n
+	}
+	if !s.arrives(peer.nonce, arrival{}) {
+		t.Error("the nonce of a caller is not known")
+	}
+	_ = near.Close()
+	<-done
+	if s.arrives(peer.nonce, arrival{}) || len(s.seen) != 0 {
+		t.Errorf("known after the end: %v", s.seen)
+	}
+}
+
 // TestPodsWithOneNameAreToldApart: two pods of a node.
 func TestPodsWithOneNameAreToldApart(t *testing.T) {
 	t.Parallel()
