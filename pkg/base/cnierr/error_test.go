@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"slices"
 	"strings"
 	"testing"
 
@@ -169,6 +170,28 @@ func TestSTATUSSaysWhetherNothingOrOnlySomeCanBeServed(t *testing.T) {
 	}
 	if err := cnierr.Unavailable(nil); err != nil {
 		t.Errorf("of nil: %v", err)
+	}
+}
+
+// TestNoNameIsLostOfMany: the names of a list are those that are named and the number of the others.
+func TestNoNameIsLostOfMany(t *testing.T) {
+	t.Parallel()
+	var names []string
+	for n := range 30 {
+		if n > 0 {
+			names = append(names, fmt.Sprintf("pod-%d", n))
+		}
+		given := slices.Clone(names)
+		named, more := strings.Split(cnierr.Some(names), ", "), 0
+		if _, err := fmt.Sscanf(named[len(named)-1], "and %d more", &more); err == nil {
+			named = named[:len(named)-1]
+		}
+		if n > 0 && (len(named)+more != n || !slices.Equal(named, names[:len(named)])) || (more > 0) != (n > 12) {
+			t.Errorf("of %d names: %q", n, cnierr.Some(names))
+		}
+		if !slices.Equal(given, names) {
+			t.Errorf("the names of the caller are now %q", names)
+		}
 	}
 }
 

@@ -128,6 +128,39 @@ func TestADumpThatFailsIsNotTakenForAnEmptyOne(t *testing.T) {
 	}
 }
 
+// TestEachRequestOfABatchHasItsOwnAnswer has each row of requests that succeed or fail, one
+// after the other on one socket.
+func TestEachRequestOfABatchHasItsOwnAnswer(t *testing.T) {
+	t.Parallel()
+	c, err := Dial(unix.NETLINK_ROUTE)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Close()
+	const count = 4
+	for fails := range 1 << count {
+		var reqs []Request
+		for i := range count {
+			index := int32(1) // lo
+			if fails>>i&1 == 1 {
+				index = 1 << 30
+			}
+			body := make([]byte, unix.SizeofIfInfomsg)
+			binary.NativeEndian.PutUint32(body[4:], uint32(index))
+			reqs = append(reqs, Request{Type: unix.RTM_GETLINK, Body: body})
+		}
+		replies, err := c.Exchange(t.Context(), reqs...)
+		if err != nil || len(replies) != count {
+			t.Fatalf("%04b: %d answers, %v", fails, len(replies), err)
+		}
+		for i, r := range replies {
+			if failed := fails>>i&1 == 1; failed != errors.Is(r.Err, unix.ENODEV) || failed == (len(r.Rows) == 1) {
+				t.Errorf("%04b: answer %d has %d rows and %v", fails, i, len(r.Rows), r.Err)
+			}
+		}
+	}
+}
+
 // FuzzAttributes: no bytes panic, also as attributes in attributes, as an error of the
 // kernel, and as text or number. No attribute has more bytes than the message.
 func FuzzAttributes(f *testing.F) {

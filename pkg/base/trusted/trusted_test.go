@@ -200,7 +200,9 @@ func TestOnlyRegularFilesOfRootAreOpened(t *testing.T) {
 	write(t, at("folder/in it"), "")
 	write(t, at("everybody's"), "")
 	must(t, os.Chmod(at("everybody's"), 0o666))
-	bad := map[string]error{"link": ErrIrregular, "fifo": ErrIrregular, "folder": unix.EISDIR, "everybody's": ErrOthers}
+	write(t, at("a group's"), "")
+	must(t, os.Chmod(at("a group's"), 0o660))
+	bad := map[string]error{"link": ErrIrregular, "fifo": ErrIrregular, "folder": unix.EISDIR, "everybody's": ErrOthers, "a group's": ErrOthers}
 	if os.Geteuid() == 0 {
 		must(t, os.Chown(write(t, at("another user's"), ""), 1234, -1))
 		bad["another user's"] = ErrOthers
@@ -215,7 +217,7 @@ func TestOnlyRegularFilesOfRootAreOpened(t *testing.T) {
 	if err := functions["read"]("/dev/zero"); !errors.Is(err, ErrIrregular) && !errors.Is(err, ErrOthers) {
 		t.Errorf("read of /dev/zero: %v", err)
 	}
-	for _, name := range []string{"link", "fifo", "everybody's"} { // what is in the way goes
+	for _, name := range []string{"link", "fifo", "everybody's", "a group's"} { // what is in the way goes
 		must(t, functions["replace"](at(name)))
 	}
 	if err := functions["replace"](at("folder")); err == nil {
