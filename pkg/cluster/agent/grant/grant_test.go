@@ -8,9 +8,12 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"log/slog"
+	"maps"
 	"math/rand/v2"
 	"net/netip"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -26,6 +29,7 @@ import (
 	"github.com/roce-cni/roce-cni/pkg/cluster/block/blocktest"
 	"github.com/roce-cni/roce-cni/pkg/cluster/sticky"
 	"github.com/roce-cni/roce-cni/pkg/cluster/sticky/stickytest"
+	"github.com/roce-cni/roce-cni/pkg/plugin/conf/pool"
 	"github.com/roce-cni/roce-cni/pkg/plugin/ipam"
 	"github.com/roce-cni/roce-cni/pkg/plugin/nodefile"
 )
@@ -298,6 +302,53 @@ func TestAGrantThatEndsDuringAReadCounts(t *testing.T) {
 			t.Errorf("the node holds %d slots, want that of db-1 alone", n)
 		}
 	})
+}
+
+// TestALostSlotIsTroubleAsLongAsAPodUsesIt has three pods with sticky addresses, of which another
+// node gets two: only the two are named, and each one until its pod is gone.
+func TestALostSlotIsTroubleAsLongAsAPodUsesIt(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		o := open(t, func(*fixture) {})
+		for _, pod := range []string{"db-0", "db-1", "db-2"} {
+			a := o.ask(pod, 0)
+			if !a.Granted() {
+				t.Fatalf("got %+v", a)
+			}
+			s := a.Rails[0][0]
+			if _, err := o.config().Leases.Acquire(t.Context(), ipam.Ask{
+				Pool: pool.OfRailPool("compute"), Subnets: []ipam.Subnet{{Prefix: s.Prefix, Ranges: s.Ranges}}, Owner: owner(pod),
+			}); err != nil {
+				t.Fatal(err)
+			}
+		}
+		leases := o.store.Snapshot()
+		lost := map[string]string{} // by the pod
+		for i, l := range leases {
+			if l.Spec.Pod != "db-2" {
+				lost[l.Spec.Pod] = l.Name
+				leases[i].Spec.Holder, leases[i].UID = block.Owner{NodeName: "thief", MachineID: "machine-of-thief"}, "another"
+			}
+		}
+		o.store.Restore(leases)
+		for _, pod := range []string{"db-0", "db-1", ""} {
+			time.Sleep(10 * time.Minute)
+			want := map[string]string{}
+			if len(lost) > 0 {
+				names := fmt.Sprint(slices.Sorted(maps.Values(lost)))
+				want["lost sticky addresses"] = fmt.Sprintf("confirm sticky addresses %q: another node has them now", names)
+			}
+			o.heard(want, map[string]int{"granted": 3, "lost": 2})
+			if err := o.config().Leases.Release(t.Context(), owner(pod).Key(), netns.Ref{}); err != nil {
+				t.Fatal(err)
+			}
+			delete(lost, pod)
+		}
+	})
+}
+
+// owner is a pod with a sticky address.
+func owner(pod string) ipam.Owner {
+	return ipam.Owner{Network: "net", ContainerID: "c-" + pod, IfName: "net1", PodNamespace: "train", PodName: pod}
 }
 
 // everyNetnsLives is an observation of a node on which no namespace ends.
