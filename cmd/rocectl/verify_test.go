@@ -18,6 +18,8 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+	"github.com/spf13/cobra"
+	"golang.org/x/sys/unix"
 
 	"github.com/roce-cni/roce-cni/cmd/internal/cli"
 	"github.com/roce-cni/roce-cni/pkg/base/cnierr"
@@ -83,8 +85,8 @@ func TestVerifyNamesTheFaultBetweenTwoPods(t *testing.T) {
 	}
 }
 
-// TestVerifyEndsWithItsCaller: the input of a leader ends before its test does, here before a
-// pod that does not answer is given up.
+// TestVerifyEndsWithItsCaller: the input of a leader ends before its test does, here before
+// pods that do not answer are given up. Then no round of tests begins.
 func TestVerifyEndsWithItsCaller(t *testing.T) {
 	t.Setenv(verify.TokenVariable, token)
 	n := kerneltest.NewNode(t)
@@ -98,7 +100,7 @@ func TestVerifyEndsWithItsCaller(t *testing.T) {
 	defer silent.Close()
 	reader, writer := io.Pipe()
 	go func() {
-		_, _ = fmt.Fprintf(writer, "gpu-02=%s\n.\n", silent.Addr())
+		_, _ = fmt.Fprintf(writer, "gpu-02=%s\ngpu-03=%[1]s\n.\n", silent.Addr())
 		conn, err := silent.Accept()
 		_ = writer.Close()
 		if err == nil {
@@ -112,6 +114,9 @@ func TestVerifyEndsWithItsCaller(t *testing.T) {
 	cmd.SetArgs([]string{"verify", "--all", "--netns", pod.Path, "-"})
 	if err := cmd.ExecuteContext(t.Context()); cnierr.CodeOf(err) != cnierr.NotAvailable {
 		t.Errorf("got %v, want that the caller has gone", err)
+	}
+	if strings.Contains(out.String(), "round 1") {
+		t.Errorf("after its caller has gone it goes on:\n%s", &out)
 	}
 }
 
@@ -143,6 +148,21 @@ round 65 of 65 after 2m1s, about 2s left
 			t.Errorf("(-want +got)\n%s", diff)
 		}
 	})
+}
+
+// TestVerifyIsNoTestOfNothing: a test of all pods goes on without this one if it has no rail, but
+// not if its rails cannot be read.
+func TestVerifyIsNoTestOfNothing(t *testing.T) {
+	t.Parallel()
+	unread := verify.Pod{Enter: func(func() error) error { return unix.EMFILE }}
+	for _, all := range []bool{false, true} {
+		cmd := &cobra.Command{}
+		cmd.SetContext(t.Context())
+		cmd.SetErr(io.Discard)
+		if _, err := (&verifyFlags{all: all}).test(cmd, unread, nil); !errors.Is(err, unix.EMFILE) {
+			t.Errorf("--all=%t: %v", all, err)
+		}
+	}
 }
 
 func TestVerifySaysWhatItLacks(t *testing.T) {

@@ -7,6 +7,7 @@ import (
 	"bytes"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"io"
 	"strings"
 	"testing"
@@ -22,7 +23,7 @@ import (
 	"github.com/roce-cni/roce-cni/pkg/cluster/sticky"
 )
 
-// aState has a valid pool, a faulty one, and one without nodes. One node with blocks exists, another does not.
+// aState has a valid pool, a faulty one, and one without nodes. One node with blocks exists, another, which has two, does not.
 func aState() state {
 	var s state
 	compute := kube.RailPool{ObjectMeta: metav1.ObjectMeta{Name: "compute"}}
@@ -33,9 +34,10 @@ func aState() state {
 	racks := kube.RailPool{ObjectMeta: metav1.ObjectMeta{Name: "racks"}, Spec: block.PoolSpec{RackLabel: "example.org/rack"}}
 	racks.Status.Conditions = compute.Status.Conditions
 	s.pools = []kube.RailPool{compute, wrong, {ObjectMeta: metav1.ObjectMeta{Name: "young"}}, racks}
-	for i, node := range []string{"gpu-07", "old"} {
-		b := kube.RailBlock{ObjectMeta: metav1.ObjectMeta{Name: []string{"compute-1027", "compute-1033"}[i]}}
-		b.Spec = block.Spec{Pool: "compute", Index: []int{1027, 1033}[i], Size: 16, Owner: block.Owner{NodeName: node}}
+	for i, node := range []string{"gpu-07", "old", "old"} {
+		index := []int{1027, 1033, 1040}[i]
+		b := kube.RailBlock{ObjectMeta: metav1.ObjectMeta{Name: fmt.Sprintf("compute-%d", index)}}
+		b.Spec = block.Spec{Pool: "compute", Index: index, Size: 16, Owner: block.Owner{NodeName: node}}
 		b.Status.Size, b.Status.Used, b.Status.Free = 16, 1+i, 15-i
 		s.blocks = append(s.blocks, b)
 	}
@@ -60,12 +62,13 @@ racks    0       0        0     0      no node that it selects has a rack in its
 BLOCK         NODE    FIRST RAIL               SIZE  USED  FREE  CONFIRMED
 compute-1027  gpu-07  10.1.64.48-10.1.64.63    16    1     15    never
 compute-1033  old     10.1.64.144-10.1.64.159  16    2     14    never
+compute-1040  old     10.1.65.0-10.1.65.15     16    3     13    never
 `},
 		"nodes": {printNodes, `
 NODE    STATE      POOL     BLOCKS  SIZE  USED  FREE
 gpu-07  Ready      compute  1       16    1     15
 gpu-08  not Ready  -        0       0     0     0
-old     gone       compute  1       16    2     14
+old     gone       compute  2       32    5     27
 `},
 	} {
 		var got bytes.Buffer

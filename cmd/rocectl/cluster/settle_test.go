@@ -5,6 +5,7 @@ package cluster
 
 import (
 	"errors"
+	"fmt"
 	"io"
 	"net/http"
 	"net/http/httptest"
@@ -46,6 +47,38 @@ func TestCRDsThatWereJustAppliedAreAwaited(t *testing.T) {
 	t.Cleanup(server.Close)
 	if _, _, err := (Fleet{Kubectl: Kubectl{Kubeconfig: kubeconfigOf(t, server.URL)}}).Reports(t.Context(), io.Discard); err != nil {
 		t.Errorf("after %d requests: %v", asked.Load(), err)
+	}
+}
+
+// TestTheContextNamesTheCluster: without it, the cluster is that of the current context.
+func TestTheContextNamesTheCluster(t *testing.T) {
+	t.Parallel()
+	asked := ""
+	of := map[string]string{}
+	for _, name := range []string{"here", "there"} {
+		server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+			asked = name
+			w.Header().Set("Content-Type", "application/json")
+			_, _ = io.WriteString(w, `{"kind": "List", "apiVersion": "v1", "metadata": {}, "items": []}`)
+		}))
+		t.Cleanup(server.Close)
+		of[name] = server.URL
+	}
+	file := filepath.Join(t.TempDir(), "kubeconfig")
+	text := fmt.Sprintf(`{"apiVersion": "v1", "kind": "Config", "current-context": "here",
+		"clusters": [{"name": "a", "cluster": {"server": %q}}, {"name": "b", "cluster": {"server": %q}}],
+		"contexts": [{"name": "here", "context": {"cluster": "a"}}, {"name": "there", "context": {"cluster": "b"}}]}`, of["here"], of["there"])
+	if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	for context, want := range map[string]string{"": "here", "here": "here", "there": "there"} {
+		if _, _, err := (Fleet{Kubectl: Kubectl{Kubeconfig: file, Context: context}}).Reports(t.Context(), io.Discard); err != nil || asked != want {
+			t.Errorf("--context=%s: asked %s, %v", context, asked, err)
+		}
+	}
+	_, _, err := Fleet{Kubectl: Kubectl{Kubeconfig: file, Context: "nowhere"}}.Reports(t.Context(), io.Discard)
+	if cnierr.CodeOf(err) != cnierr.BadConfig {
+		t.Errorf("a context that the file does not have: %v", err)
 	}
 }
 

@@ -12,15 +12,16 @@ import (
 	"github.com/roce-cni/roce-cni/pkg/plugin/conf"
 )
 
+// kubectl describe finds the events of an object by its UID, too.
 func TestEventsOfTheHealer(t *testing.T) {
 	t.Parallel()
 	net1 := conf.Attachment{IfName: "net1"}
 	steps := []calls.Step{{Name: "route"}, {Name: "route"}, {Name: "rule"}}
 	for want, c := range map[string]calls.Call{
-		"Pod ml/job in ml: Normal RailsHealed interface net1: made again: route, rule": {Verb: calls.Heal, Attachment: net1, Pod: "ml/job", Steps: steps},
-		"Pod ml/job in ml: Warning RailsNotHealed net1 is gone":                        {Verb: calls.Heal, Attachment: net1, Pod: "ml/job", Code: 102, Error: "net1 is gone"},
-		"Node /gpu-00 in default: Warning RailsNotHealed r0 is gone":                   {Verb: calls.Heal, Code: 102, Error: "r0 is gone"},
-		"Pod ml/job in ml: Warning ForeignGID process 5 uses index 3":                  {Verb: calls.Alarm, Attachment: net1, Pod: "ml/job", Error: "process 5 uses index 3"},
+		"Pod ml/job of u1 in ml: Normal RailsHealed interface net1: made again: route, rule": {Verb: calls.Heal, Attachment: net1, Pod: "ml/job", UID: "u1", Steps: steps},
+		"Pod ml/job of u1 in ml: Warning RailsNotHealed net1 is gone":                        {Verb: calls.Heal, Attachment: net1, Pod: "ml/job", UID: "u1", Code: 102, Error: "net1 is gone"},
+		"Node /gpu-00 of gpu-00 in default: Warning RailsNotHealed r0 is gone":               {Verb: calls.Heal, Code: 102, Error: "r0 is gone"},
+		"Pod ml/job of u1 in ml: Warning ForeignGID process 5 uses index 3":                  {Verb: calls.Alarm, Attachment: net1, Pod: "ml/job", UID: "u1", Error: "process 5 uses index 3"},
 	} {
 		if got := line(event("gpu-00", c)); got != want {
 			t.Errorf("got  %s\nwant %s", got, want)
@@ -29,5 +30,5 @@ func TestEventsOfTheHealer(t *testing.T) {
 }
 
 func line(e core.Event) string {
-	return e.InvolvedObject.Kind + " " + e.InvolvedObject.Namespace + "/" + e.InvolvedObject.Name + " in " + e.Namespace + ": " + e.Type + " " + e.Reason + " " + e.Message
+	return e.InvolvedObject.Kind + " " + e.InvolvedObject.Namespace + "/" + e.InvolvedObject.Name + " of " + string(e.InvolvedObject.UID) + " in " + e.Namespace + ": " + e.Type + " " + e.Reason + " " + e.Message
 }
