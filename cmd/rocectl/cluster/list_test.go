@@ -23,7 +23,8 @@ import (
 	"github.com/roce-cni/roce-cni/pkg/cluster/sticky"
 )
 
-// aState has a valid pool, a faulty one, and one without nodes. One node with blocks exists, another, which has two, does not.
+// aState has a valid pool, a faulty one, and one without nodes. One node with a block exists. Another
+// one, which has two, does not.
 func aState() state {
 	var s state
 	compute := kube.RailPool{ObjectMeta: metav1.ObjectMeta{Name: "compute"}}
