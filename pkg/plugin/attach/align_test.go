@@ -9,6 +9,8 @@ import (
 	"maps"
 	"math/rand/v2"
 	"net/netip"
+	"os"
+	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
@@ -218,6 +220,16 @@ func TestFillersStayForTheNextPod(t *testing.T) {
 	if w.hca.tables.fillers() != first {
 		t.Error("fillers that another pod needs are gone")
 	}
+	w.comeEqual("c5")
+	file := filepath.Join(w.dir, "attachments", "c4", "net1.json")
+	content, err := os.ReadFile(file)
+	must(t, err)
+	write(t, file, "{")
+	w.mustLeave("c5")
+	if w.hca.tables.fillers() != first {
+		t.Error("fillers are gone, which the pod of a record that cannot be read may need")
+	}
+	write(t, file, string(content))
 	w.mustLeave("c4")
 	w.mustBeEmpty("after the last DEL")
 	if n := w.hca.tables.fillers(); n > 0 {
