@@ -99,6 +99,24 @@ func TestRecordedKernelsAreRead(t *testing.T) {
 	}
 }
 
+// The recordings have devices of one port each.
+func TestEachPortOfADeviceIsAskedFor(t *testing.T) {
+	t.Parallel()
+	row := nlsock.AppendNumber(nlsock.AppendNumber(nil, attrDevIndex, 7), attrPortIndex, 2)
+	r := &recording{devices: [][]byte{row}, ports: make([][]byte, 2)}
+	if _, err := New(r).System(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	var want []nlsock.Request
+	for port := range uint32(2) {
+		body := nlsock.AppendNumber(nlsock.AppendNumber(nil, attrDevIndex, 7), attrPortIndex, port+1)
+		want = append(want, request(cmdPortGet, body))
+	}
+	if diff := cmp.Diff(want, r.sent[2:]); diff != "" {
+		t.Errorf("(-want +got)\n%s", diff)
+	}
+}
+
 func TestExclusiveModeIsRead(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct {

@@ -68,6 +68,16 @@ func TestRecordedObjectsAreRead(t *testing.T) {
 	}
 }
 
+// A GPU's buffer may be longer than 32 bits can say.
+func TestALongRegionHasItsWholeLength(t *testing.T) {
+	t.Parallel()
+	long := uint64(5) << 32
+	got := parseResource(attribute(attrRegionLength, binary.NativeEndian.AppendUint64(nil, long)))
+	if got.Bytes != long {
+		t.Errorf("%d bytes, want %d", got.Bytes, long)
+	}
+}
+
 // attribute returns a netlink attribute.
 func attribute(typ uint16, value ...[]byte) []byte {
 	b := slices.Concat(value...)
