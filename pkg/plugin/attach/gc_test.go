@@ -80,6 +80,28 @@ func TestGCLeavesWhatIsMadeWhileItRuns(t *testing.T) {
 	w.mustBeWhole("c1")
 }
 
+// TestGCLeavesWhatIsSavedWhileItWaits has an ADD that still holds the lock of its container when
+// GC comes to it, and that saves its record then.
+func TestGCLeavesWhatIsSavedWhileItWaits(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	w.mustCome("c1")
+	w.now = time.Minute
+	records := w.node().Records
+	unlock, err := records.Lock(ctx, "c1")
+	must(t, err)
+	ended := make(chan error)
+	go func() { ended <- w.node().GC(ctx, w.gc("rail")) }()
+	time.Sleep(50 * time.Millisecond) // GC waits now; if it does not yet, the test shows less
+	rec, err := records.Load(c1)
+	must(t, err)
+	rec.Saved = 2 * time.Minute
+	must(t, records.Save(rec))
+	unlock()
+	must(t, <-ended)
+	w.mustBeWhole("c1")
+}
+
 func TestGCDoesNotWaitForCallsOfOtherNetworks(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)

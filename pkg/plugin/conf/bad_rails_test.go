@@ -216,6 +216,7 @@ func TestFaultsOfRailsRouting(t *testing.T) {
 		{two + `, "routing": {"table": 252}`, cnierr.BadConfig, `"routing.table": rail 1 needs the tables 253`, `1 to 252`},
 		{two + `, "routing": {"table": 254}`, cnierr.BadConfig, `"routing.table": 254 is one of the kernel's tables`, `1 to 252`},
 		{two + `, "routing": {"table": 250}, ` + ofPool(`"subnets": [{"subnet": "10.0.{rail}.0/24"}, {"subnet": "10.1.{rail}.0/24"}]`), cnierr.BadConfig, `"routing.table": rail 1 needs the tables 252 to 253`, `1 to 252`},
+		{two + `, "routing": {"table": 250}, ` + ofPool(`"subnets": [{"subnet": "2001:db8:{rail}::/64"}, {"subnet": "2001:db8:1{rail}::/64"}]`), cnierr.BadConfig, `"routing.table": rail 1 needs the tables 252 to 253`, `1 to 252`},
 		{two + `, "routing": {"table": 2147483647}`, cnierr.BadConfig, `"routing.table": rail 1 needs the tables 2147483648`, `1 to 252`},
 		{lists(`, "routing": {"table": 100}`, `, "routing": {"table": 100}`, ``), cnierr.BadConfig, `"rails[1].routing.table": rail 0 and rail 1 would both use table 100`, others},
 		{lists(`, "routing": {"table": 101}`, ``, `, "routing": {"table": 100}`), cnierr.BadConfig, `"routing.table": rail 0 and rail 1 would both use table 101`, others},

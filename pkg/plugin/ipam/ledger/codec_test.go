@@ -67,7 +67,8 @@ func TestValuesOfAnotherVersionOrCutShortAreDamage(t *testing.T) {
 	for n := range len(aside) {
 		refused("a part of an address that is set aside", func() { decodeAside(item{Key: asideKey(addr(1)), Value: aside[:n]}) })
 	}
-	other := strings.Replace(string(hold), string(appendAddr(nil, addr(1))), "5"+string(addr(1).AsSlice()), 1)
+	v6 := netip.MustParseAddr("2001:db8::1")
+	other := strings.Replace(string(hold), string(appendAddr(nil, v6)), "5"+string(v6.AsSlice()), 1)
 	refused("an address of no family", func() { decodeHolding(item{Key: []byte("k"), Value: []byte(other)}) })
 	hold[0]++
 	value[0]++
