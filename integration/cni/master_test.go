@@ -27,6 +27,22 @@ func (ns *namespace) parent(t testing.TB, link string, parents *namespace) strin
 	return ""
 }
 
+// Only an ADD knows the NIC that a network stands on.
+func TestANICThatTheNodeDoesNotAllowIsRefused(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, 2)
+	w.nics = "rail0"
+	p := w.pod(t)
+	before := p.snapshot(t)
+	err := w.attach(w.rail(1), p, "net2").mustFail(t, 7)
+	if !strings.Contains(err.Msg, "rail1") || !strings.Contains(err.Msg, "masters.ifNames") {
+		t.Errorf("got %+v, want an error that names the NIC and the limit", err)
+	}
+	p.unchanged(t, before)
+	w.mustBeClean(t)
+	w.attach(w.rail(0), p, "net1").mustAdd(t)
+}
+
 func TestEveryModeReachesTheGateway(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, 4)

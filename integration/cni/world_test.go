@@ -88,6 +88,7 @@ type node struct {
 	log   string // log.file; "" is standard error
 	table string // table; "" is the default
 	heal  string // heal; "" is the default
+	nics  string // masters.ifNames of all namespaces; "" is no limit
 }
 
 func newNode(t testing.TB, name string) *node {
@@ -111,9 +112,13 @@ func (n *node) enter(fn func() error) error {
 // settle writes the settings of the node, and gives the thread their folder as its working
 // directory.
 func (n *node) settle() error {
+	limits := map[string]any{"hostLink": true}
 	settings := map[string]any{
 		"version": 1, "stateDir": n.state, "log": map[string]any{"level": "info"},
-		"ipamPaths": []string{"/run/roce", os.TempDir()}, "namespaces": map[string]any{"*": map[string]any{"hostLink": true}},
+		"ipamPaths": []string{"/run/roce", os.TempDir()}, "namespaces": map[string]any{"*": limits},
+	}
+	if n.nics != "" {
+		limits["masters"] = map[string]any{"ifNames": []string{n.nics}}
 	}
 	if n.log != "" {
 		settings["log"] = map[string]any{"file": n.log, "level": "debug"}
