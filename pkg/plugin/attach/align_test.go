@@ -10,7 +10,6 @@ import (
 	"math/rand/v2"
 	"net/netip"
 	"os"
-	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
@@ -221,7 +220,7 @@ func TestFillersStayForTheNextPod(t *testing.T) {
 		t.Error("fillers that another pod needs are gone")
 	}
 	w.comeEqual("c5")
-	file := filepath.Join(w.dir, "attachments", "c4", "net1.json")
+	file := w.file("c4", "net1.json")
 	content, err := os.ReadFile(file)
 	must(t, err)
 	write(t, file, "{")

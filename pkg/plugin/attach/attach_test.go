@@ -11,7 +11,6 @@ import (
 	"net"
 	"net/netip"
 	"os"
-	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
@@ -98,15 +97,14 @@ func TestNoOtherAddressIsTriedWhileTheFirstIsLeft(t *testing.T) {
 
 func TestDelConverges(t *testing.T) {
 	t.Parallel()
-	recordOf := func(w *world) string { return filepath.Join(w.dir, "attachments", "c1", "net1.json") }
 	for name, spoil := range map[string]func(*testing.T, *world){
 		"namespace gone":       func(_ *testing.T, w *world) { w.fake.RemovePod(podPath("c1")) },
 		"namespace replaced":   func(_ *testing.T, w *world) { w.fake.RemovePod(podPath("c1")); w.fake.Pod(podPath("c1")) },
 		"master gone":          func(_ *testing.T, w *world) { w.fake.Host().IP("link del ens1") },
 		"link gone":            func(_ *testing.T, w *world) { w.pod.IP("link del net1") },
-		"record gone":          func(t *testing.T, w *world) { remove(t, recordOf(w)) },
-		"record unreadable":    func(t *testing.T, w *world) { write(t, recordOf(w), "{") },
-		"record of the future": func(t *testing.T, w *world) { write(t, recordOf(w), `{"version": 99}`) },
+		"record gone":          func(t *testing.T, w *world) { remove(t, w.file("c1", "net1.json")) },
+		"record unreadable":    func(t *testing.T, w *world) { write(t, w.file("c1", "net1.json"), "{") },
+		"record of the future": func(t *testing.T, w *world) { write(t, w.file("c1", "net1.json"), `{"version": 99}`) },
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()

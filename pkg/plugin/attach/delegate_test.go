@@ -277,7 +277,7 @@ func TestDelWithoutRecordReleasesWhatTheConfigurationNames(t *testing.T) {
 	t.Parallel()
 	f := newForeign(t)
 	f.mustAdd(f.request(`, "routing": "none"`))
-	remove(t, filepath.Join(f.dir, "attachments", "c1", "net1.json"))
+	remove(t, f.file("c1", "net1.json"))
 	f.mustLeave("c1")
 	f.mustBeEmpty("after DEL")
 	f.mustLeave("c1")

@@ -18,6 +18,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/roce-cni/roce-cni/pkg/base/cnierr"
+	"github.com/roce-cni/roce-cni/pkg/base/flock/flocktest"
 	"github.com/roce-cni/roce-cni/pkg/base/netns"
 	"github.com/roce-cni/roce-cni/pkg/plugin/attach"
 	"github.com/roce-cni/roce-cni/pkg/plugin/conf"
@@ -56,7 +57,7 @@ func TestGCGoesOnAfterAnErrorAndReportsIt(t *testing.T) {
 	for _, id := range []string{"c1", "c2"} {
 		w.mustCome(id)
 	}
-	write(t, filepath.Join(w.dir, "attachments", "c1", "net1.json"), "{")
+	write(t, w.file("c1", "net1.json"), "{")
 	err := w.node().GC(ctx, w.gc("rail"))
 	if err == nil || cnierr.CodeOf(err) != cnierr.Unreadable || !strings.Contains(err.Error(), "c1") {
 		t.Errorf("got %v, want code %d naming the record of c1", err, cnierr.Unreadable)
@@ -90,9 +91,9 @@ func TestGCLeavesWhatIsSavedWhileItWaits(t *testing.T) {
 	records := w.node().Records
 	unlock, err := records.Lock(ctx, "c1")
 	must(t, err)
-	ended := make(chan error)
+	ended := make(chan error, 1)
 	go func() { ended <- w.node().GC(ctx, w.gc("rail")) }()
-	time.Sleep(50 * time.Millisecond) // GC waits now; if it does not yet, the test shows less
+	flocktest.UntilBlocked(t, w.file("c1", "lock"), ended)
 	rec, err := records.Load(c1)
 	must(t, err)
 	rec.Saved = 2 * time.Minute
@@ -144,7 +145,7 @@ func TestARecordThatCannotBeDeletedIsAnError(t *testing.T) {
 	n := w.node()
 	rec, err := n.Records.Load(c1)
 	must(t, err)
-	file := filepath.Join(w.dir, "attachments", "c1", "net1.json")
+	file := w.file("c1", "net1.json")
 	unlock, err := n.Records.Lock(ctx, "c1")
 	must(t, err)
 	defer unlock()
@@ -222,7 +223,7 @@ func TestGCRemovesARecordThatWasHalfWritten(t *testing.T) {
 	w.crash = 1
 	w.run(func(n attach.Node) { _, _ = n.Add(ctx, w.request("c1", "net1", "")) })
 	w.crash = 0
-	path := filepath.Join(w.dir, "attachments", "c1", "net1.json")
+	path := w.file("c1", "net1.json")
 	must(t, os.Rename(path, path+".new-0123456789abcdef"))
 	w.mustGC("rail")
 	w.mustBeEmpty("after GC")

@@ -6,7 +6,6 @@ package attach_test
 import (
 	"context"
 	"errors"
-	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
@@ -165,7 +164,7 @@ func TestResetDoesNotStopAnADD(t *testing.T) {
 	go func() {
 		cleared <- w.repairs().Reset(ctx, []repair.Remade{port}, func([]conf.Attachment) error { return nil })
 	}()
-	flocktest.UntilBlocked(t, filepath.Join(w.dir, "attachments", "c1", "lock"), cleared)
+	flocktest.UntilBlocked(t, w.file("c1", "lock"), cleared)
 	soon, cancel := context.WithTimeout(ctx, 5*time.Second)
 	defer cancel()
 	if release, err := records.LockGIDs(soon); err != nil {

@@ -6,7 +6,6 @@ package attach_test
 import (
 	"errors"
 	"net/netip"
-	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
@@ -195,7 +194,7 @@ func TestRepairRefusesWhatItCannotRestore(t *testing.T) {
 			}
 		}, cnierr.Damaged},
 		"record is unreadable": {func(w *world, _ string) {
-			write(t, filepath.Join(w.dir, "attachments", "c1", "net1.json"), "{")
+			write(t, w.file("c1", "net1.json"), "{")
 		}, cnierr.Unreadable},
 		"kernel refuses to answer": {func(w *world, _ string) { w.fake.FailFrom(3, cnierr.New(cnierr.IO, "ask", "kernel", "", "no")) }, cnierr.IO},
 	} {

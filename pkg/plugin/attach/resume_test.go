@@ -5,7 +5,6 @@ package attach_test
 
 import (
 	"fmt"
-	"path/filepath"
 	"strings"
 	"testing"
 
@@ -75,7 +74,7 @@ func TestAddBesideAnUnreadableRecordOfItsOwnIsRefused(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	w.mustCome("c1")
-	write(t, filepath.Join(w.dir, "attachments", "c1", "net1.json"), "{")
+	write(t, w.file("c1", "net1.json"), "{")
 	was := w.fake.String()
 	if _, err := w.node().Add(ctx, w.request("c1", "net1", "")); cnierr.CodeOf(err) != cnierr.Unreadable || w.fake.String() != was {
 		t.Errorf("got %v, want code %d, and the pod has\n%s", err, cnierr.Unreadable, w.fake)

@@ -8,7 +8,6 @@ import (
 	"errors"
 	"fmt"
 	"net/netip"
-	"path/filepath"
 	"strings"
 	"sync"
 	"testing"
@@ -177,7 +176,7 @@ func TestWhatAnUnreadableRecordMayShareStays(t *testing.T) {
 	t.Parallel()
 	w, add := sharers(t)
 	must(t, errors.Join(add("c1"), add("c2")))
-	write(t, filepath.Join(w.dir, "attachments", "c1", "net1.json"), "{")
+	write(t, w.file("c1", "net1.json"), "{")
 	w.mustLeave("c2")
 	w.mustShare(true, "beside an unreadable record")
 }

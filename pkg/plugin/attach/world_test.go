@@ -394,6 +394,11 @@ func (w *world) del(id, ifName string) conf.Del {
 	return d
 }
 
+// file returns the path of a file that the node keeps of a container.
+func (w *world) file(id, name string) string {
+	return filepath.Join(w.dir, "attachments", id, name)
+}
+
 // mustCome is an ADD of net1 to a pod that is new. The pod is the one that tests damage.
 func (w *world) mustCome(id string) *current.Result {
 	w.t.Helper()

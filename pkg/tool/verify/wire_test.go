@@ -176,7 +176,7 @@ func TestOnlyAWholeNonceIsAnswered(t *testing.T) {
 func TestOnlyTheEchoThatIsAwaitedCounts(t *testing.T) {
 	t.Parallel()
 	n, other := nonce{1}, nonce{2}
-	for last, want := range map[bool]bool{true: true, false: false} {
+	for _, comes := range []bool{true, false} {
 		peer, err := net.ListenUDP("udp4", &net.UDPAddr{IP: net.IPv4(127, 0, 0, 1)})
 		if err != nil {
 			t.Fatal(err)
@@ -200,13 +200,13 @@ func TestOnlyTheEchoThatIsAwaitedCounts(t *testing.T) {
 					_, _ = peer.WriteToUDPAddrPort(early, from)
 					_, _ = peer.WriteToUDPAddrPort(append(other[:], b[len(other):length]...), from)
 				}
-				if last {
+				if comes {
 					_, _ = peer.WriteToUDPAddrPort(b[:length], from)
 				}
 			}
 		}()
-		if got := echoed(own, n, to, 2*smallest, attempts); got != want {
-			t.Errorf("echoed %v, want %v", got, want)
+		if got := echoed(own, n, to, 2*smallest, attempts); got != comes {
+			t.Errorf("echoed %t, want %t", got, comes)
 		}
 	}
 }
