@@ -145,28 +145,40 @@ func (c couple) lost(ctx context.Context) report.Answer {
 }
 
 // silent tells loss in one direction from loss in both: it sends frames that need no
-// answer to ARP.
+// answer to ARP. For IPv6 it does not tell them apart.
 func (c couple) silent() report.Answer {
-	both := problem(Reach, c.of(), fmt.Sprintf("no frame passes between %s and %s in either direction", c.r.Addr, c.to.Addr),
-		"# the VLAN of both switch ports, and the connection between the switches", whyReach)
-	own, err := netip.ParseAddrPort(c.conn.LocalAddr().String())
-	if err != nil || !c.r.Addr.Is4() {
-		return both
+	lost := func(found, hint string) report.Answer { return problem(Reach, c.of(), found, hint, whyReach) }
+	const ports = "# the VLAN of both switch ports, and the connection between the switches"
+	if !c.r.Addr.Is4() {
+		return lost("neighbor discovery is not answered", ports)
 	}
-	if err := c.throw(c.r, own.Port(), end{c.to.MAC[:], c.target()}, c.peer.nonce); err != nil {
-		return both
+	back, err := c.thrown()
+	if err != nil {
+		return lost(fmt.Sprintf("ARP is not answered, and no frame could be sent that tells which direction fails: %v", err), ports)
 	}
-	if _, err := c.peer.ask(request{Throw: &throwing{c.to.Number, end{c.r.MAC[:], own}}}, moment); err != nil {
-		return both
-	}
-	back := hear(c.conn, make([]byte, largest), interval, func(got []byte) bool { return len(got) >= len(nonce{}) && nonce(got[:len(nonce{})]) == c.peer.nonce })
 	switch forth := c.arrived(smallest); {
-	case forth && !back:
+	case forth && back:
+		return lost("ARP is not answered, although frames pass in both directions",
+			"# broadcast on both switch ports: storm control, and ARP suppression of an EVPN fabric")
+	case forth:
 		return c.oneWay(c.peer.Name, c.Name)
-	case back && !forth:
+	case back:
 		return c.oneWay(c.Name, c.peer.Name)
 	}
-	return both
+	return lost(fmt.Sprintf("no frame passes between %s and %s in either direction", c.r.Addr, c.to.Addr), ports)
+}
+
+// thrown sends frames with the MAC addresses of both ends to the peer, lets the peer do the same,
+// and returns whether one came back. Whether one arrived is for the peer to say: see arrived.
+func (c couple) thrown() (back bool, err error) {
+	own := netip.MustParseAddrPort(c.conn.LocalAddr().String())
+	if err := c.throw(c.r, own.Port(), end{c.to.MAC[:], c.target()}, c.peer.nonce); err != nil {
+		return false, err
+	}
+	if _, err := c.peer.ask(request{Throw: &throwing{c.to.Number, end{c.r.MAC[:], own}}}, moment); err != nil {
+		return false, err
+	}
+	return hear(c.conn, make([]byte, largest), interval, func(got []byte) bool { return len(got) >= len(nonce{}) && nonce(got[:len(nonce{})]) == c.peer.nonce }), nil
 }
 
 func (c couple) oneWay(from, to string) report.Answer {

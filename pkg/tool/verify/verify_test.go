@@ -174,12 +174,15 @@ func TestEachFaultBetweenPodsIsNamed(t *testing.T) {
 	w := newWorld(t, "a", "b")
 	w.serve()
 	// A port that floods and learns nothing passes no frame to its pod.
-	passes := func(port, onOff string) {
-		w.wire.Exec("bridge", "link", "set", "dev", port, "flood", onOff, "bcast_flood", onOff, "mcast_flood", onOff, "learning", onOff)
+	bridge := func(port string, settings ...string) {
+		w.wire.Exec("bridge", append([]string{"link", "set", "dev", port}, settings...)...)
 		w.wire.IP("link set " + port + " type bridge_slave fdb_flush")
 		for _, p := range w.pods {
 			p.ns.IP("neigh flush all")
 		}
+	}
+	passes := func(port, onOff string) {
+		bridge(port, "flood", onOff, "bcast_flood", onOff, "mcast_flood", onOff, "learning", onOff)
 	}
 	closed, opened := func(port string) { passes(port, "off") }, func(port string) { passes(port, "on") }
 	swap := func(to0, to1 string) {
@@ -215,6 +218,10 @@ func TestEachFaultBetweenPodsIsNamed(t *testing.T) {
 			"a port that is in no VLAN", "problem reach: rail 0 of a to b: no frame passes between 172.16.10.1 and 172.16.10.2 in either direction",
 			func() { w.wire.IP("link set b0 nomaster") }, func() { w.wire.IP("link set b0 master br0") },
 		},
+		{
+			"a switch that drops broadcast", "problem reach: rail 0 of a to b: ARP is not answered, although frames pass in both directions",
+			func() { bridge("b0", "bcast_flood", "off") }, func() { bridge("b0", "bcast_flood", "on") },
+		},
 	} {
 		if got := problems(w.test(false)); got != "" {
 			t.Fatalf("before %s: %s", c.name, got)
@@ -227,6 +234,28 @@ func TestEachFaultBetweenPodsIsNamed(t *testing.T) {
 	}
 	if got := problems(w.test(true)); got != "" {
 		t.Errorf("each rail to each other one, at the end: %s", got)
+	}
+}
+
+// TestAnIPv6RailThatLosesFramesIsAProblem: which direction loses them is not found out for IPv6.
+func TestAnIPv6RailThatLosesFramesIsAProblem(t *testing.T) {
+	w := newWorld(t, "a", "b")
+	for i, p := range w.pods {
+		addr := fmt.Sprintf("fd00::%d", i+1)
+		p.ns.IP("address flush dev net1")
+		p.ns.IP("address add " + addr + "/64 dev net1 nodad")
+		p.ns.IP("route add fd00::/64 dev net1 table 100 proto 82 src " + addr)
+		p.ns.IP("-6 rule add from " + addr + " lookup 100 priority 32000 protocol 82")
+		p.ns.IP("-6 rule add from " + addr + " unreachable priority 32001 protocol 82")
+	}
+	w.serve()
+	if got := problems(w.test(false)); got != "" {
+		t.Fatalf("before: %s", got)
+	}
+	w.wire.IP("link set b0 nomaster")
+	const want = "problem reach: rail 0 of a to b: neighbor discovery is not answered"
+	if got := problems(w.test(false)); got != want {
+		t.Errorf("\ngot  %q\nwant %q", got, want)
 	}
 }
 
