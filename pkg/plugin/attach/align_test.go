@@ -143,6 +143,19 @@ func TestAPromisedNumberIsTheSameOnNodesWithDifferentHistories(t *testing.T) {
 	}
 }
 
+// TestFillersOfNoUseAreGivenBack has equal tables, so at each index there is a filler on all
+// rails, or on none. A driver may hide what other pods have.
+func TestFillersOfNoUseAreGivenBack(t *testing.T) {
+	t.Parallel()
+	for _, hides := range []bool{false, true} {
+		w := promising(t, "21", newGIDTables(64, 1, 2, 2, 2))
+		w.hca.tables.hides = hides
+		if at, n := w.comeEqual("c1"), w.hca.tables.fillers(); at[0] != 21 || n > 0 {
+			t.Errorf("hides %t: index %d with %d fillers, want 21 and none", hides, at[0], n)
+		}
+	}
+}
+
 func TestAPromiseThatCannotBeKeptLeavesNothing(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct {

@@ -71,6 +71,24 @@ func TestRepairGivesAnAddressTheIndexThatADDFound(t *testing.T) {
 	}
 }
 
+// TestRepairTakesAnIndexBackFromAFiller has pods come while the address is lost.
+func TestRepairTakesAnIndexBackFromAFiller(t *testing.T) {
+	t.Parallel()
+	w := history(t, `"equal"`, 1)
+	before := w.indexes("c1")
+	w.lose("net1", "0.0.0.0/0")
+	w.comeEqual("c2", "c3")
+	if e := w.hca.tables.tables["ens1"].entries[before[0][0]]; !plan.FillerRange.Contains(e.gid) {
+		t.Fatalf("the index has %v, want a filler", e)
+	}
+	if _, err := w.repairs().Repair(ctx, c1); err != nil {
+		t.Fatal(err)
+	}
+	if diff := cmp.Diff(before, w.indexes("c1")); diff != "" {
+		t.Errorf("indexes (-before +after):\n%s", diff)
+	}
+}
+
 func aligns(op plan.Op) bool { _, ok := op.Kind.(plan.Align); return ok }
 
 // TestRepairSetsAnAddressAlsoIfItsIndexIsTaken has an entry of another program at the

@@ -295,8 +295,11 @@ func TestNodesOwnAddressIsRefused(t *testing.T) {
 		t.Errorf("got %v, want code %d naming the address", err, cnierr.AddressTaken)
 	}
 	f.mustBeEmpty("after ADD")
-	if _, err := f.node().Add(ctx, f.request(`, "probe": {"conflict": "off"}`)); err != nil {
-		t.Errorf("with the probe off: %v", err)
+	for _, mode := range []string{"off", "warn"} {
+		if _, err := f.node().Add(ctx, f.request(`, "probe": {"conflict": "`+mode+`"}`)); err != nil {
+			t.Errorf("with the probe %s: %v", mode, err)
+		}
+		f.mustLeave("c1")
 	}
 }
 

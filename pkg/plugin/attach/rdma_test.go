@@ -233,6 +233,7 @@ func TestDELTellsWhichIndexesProgramsHold(t *testing.T) {
 		"a program":   {users: []string{program}, want: []calls.Held{held(3), held(4)}, says: program},
 		"none":        {},
 		"cannot tell": {unseen: errFault, says: errFault.Error()},
+		"one of two":  {users: []string{program}, unseen: errFault, want: []calls.Held{held(3), held(4)}, says: program},
 	} {
 		w := newWorld(t)
 		w.mode = conf.RDMAShared

@@ -63,12 +63,13 @@ func TestHeldIndexesAreFoundAmongTheCalls(t *testing.T) {
 	held.Held = []calls.Held{{Device: "mlx5_0", Port: 1, Index: 3, Netns: 7, BootID: "boot", Since: time.Hour}}
 	named := call(3)
 	named.Error = `"held":`
-	for _, c := range []calls.Call{call(1), held, named} {
+	again := calls.Call{Verb: "DEL", Held: []calls.Held{{Device: "mlx5_1", Index: 4}}}
+	for _, c := range []calls.Call{call(1), held, named, again} {
 		if err := f.Append(c); err != nil {
 			t.Fatal(err)
 		}
 	}
-	if got, err := f.Held(); err != nil || !cmp.Equal(got, []calls.Call{held}) {
+	if got, err := f.Held(); err != nil || !cmp.Equal(got, []calls.Call{held, again}) {
 		t.Errorf("got %v, %v", got, err)
 	}
 }

@@ -138,7 +138,7 @@ func TestMembersMeanWhatTheDesignSays(t *testing.T) {
 				{Prefix: prefix("172.16.12.9/32"), Ranges: []netrange.Range{span("172.16.12.9")}, Gateway: addr("10.9.9.9")},
 			}
 		}},
-		{ofPool(one + `, "routes": [{"dst": "0.0.0.0/0"}, {"dst": "0.0.0.0/0", "priority": 1}, {"dst": "0.0.0.0/0", "table": 254}, {"dst": "10.0.0.0/8", "gw": "172.16.11.1", "mtu": 1500, "advmss": 1400, "priority": 5, "table": 7}, {"dst": "10.0.0.0/8", "table": 254, "scope": 253}, {"dst": "10.0.0.0/8", "table": 7}, {"dst": "10.0.0.0/8"}]`), func(r *conf.Request) {
+		{ofPool(one + `, "routes": [{"dst": "0.0.0.0/0"}, {"dst": "0.0.0.0/0", "priority": 1}, {"dst": "0.0.0.0/0", "table": 254}, {"dst": "10.0.0.0/8", "gw": "172.16.11.1", "mtu": 1500, "advmss": 1400, "priority": 5, "table": 7}, {"dst": "10.0.0.0/8", "table": 254, "scope": 253}, {"dst": "10.0.0.0/8", "table": 7, "scope": 0}, {"dst": "10.0.0.0/8"}]`), func(r *conf.Request) {
 			scope := 253
 			ours(r)
 			r.IPAM.Routes = []pool.Route{
@@ -147,7 +147,7 @@ func TestMembersMeanWhatTheDesignSays(t *testing.T) {
 				{Dst: prefix("0.0.0.0/0"), Table: &main},
 				{Dst: prefix("10.0.0.0/8"), Via: addr("172.16.11.1"), MTU: 1500, AdvMSS: 1400, Priority: 5, Table: &seven},
 				{Dst: prefix("10.0.0.0/8"), Table: &main, Scope: &scope},
-				{Dst: prefix("10.0.0.0/8"), Table: &seven},
+				{Dst: prefix("10.0.0.0/8"), Table: &seven, Scope: new(int)},
 				{Dst: prefix("10.0.0.0/8")},
 			}
 			r.Rails[0].Routes = r.IPAM.Routes

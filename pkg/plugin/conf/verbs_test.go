@@ -96,6 +96,14 @@ func TestIPAMIgnoresTheKeysOfTheMainPlugin(t *testing.T) {
 	if d := diff(want, got); d != "" {
 		t.Errorf("(-want +got):\n%s", d)
 	}
+	for command, before := range map[string]bool{"ADD": true, "CHECK": false} {
+		in := behind(previous, ofPool(one))
+		in.Command = command
+		got, err := conf.ParseIPAM(in)
+		if err != nil || (got.Before != nil) != before || before && len(got.Before.IPs) != 1 {
+			t.Errorf("%s behind another plugin: got %v, %v", command, got.Before, err)
+		}
+	}
 }
 
 func TestFaultsOfIPAM(t *testing.T) {

@@ -27,7 +27,8 @@ var update = flag.Bool("update", false, "rewrite the goldens in testdata")
 
 // TestPlanIsAsInItsGolden makes the plan of each testdata/*.txtar from
 // conf.json, facts.json and lease.json and compares it, as text, to plan.txt,
-// the result to result.json, or the error to error.txt.
+// the result to result.json, or the error to error.txt. An archive with ops.txt has what
+// commands do not show, too: each operation as it is in the record.
 func TestPlanIsAsInItsGolden(t *testing.T) {
 	t.Parallel()
 	files, err := filepath.Glob("testdata/*.txtar")
@@ -60,11 +61,14 @@ func run(t *testing.T, arc *txtar.Archive) *txtar.Archive {
 	t.Helper()
 	in := map[string][]byte{}
 	out := &txtar.Archive{Comment: arc.Comment}
+	recorded := false
 	for _, f := range arc.Files {
 		switch f.Name {
 		case "conf.json", "facts.json", "lease.json":
 			in[f.Name] = f.Data
 			out.Files = append(out.Files, f)
+		case "ops.txt":
+			recorded = true
 		case "plan.txt", "result.json", "error.txt":
 		default:
 			t.Fatalf("unknown section %q", f.Name)
@@ -84,7 +88,24 @@ func run(t *testing.T, arc *txtar.Archive) *txtar.Archive {
 	out.Files = append(out.Files,
 		txtar.File{Name: "plan.txt", Data: []byte(text)},
 		txtar.File{Name: "result.json", Data: told(t, p, req)})
+	if recorded {
+		out.Files = append(out.Files, txtar.File{Name: "ops.txt", Data: lines(t, p.Ops)})
+	}
 	return out
+}
+
+// lines returns operations as records have them, a line for each.
+func lines(t *testing.T, ops plan.Ops) []byte {
+	t.Helper()
+	var out bytes.Buffer
+	for _, op := range ops {
+		b, err := json.Marshal(plan.Ops{op})
+		if err != nil {
+			t.Fatal(err)
+		}
+		out.Write(append(b[1:len(b)-1], '\n'))
+	}
+	return out.Bytes()
 }
 
 // rails reads the facts and the lease of an attachment with one interface, or
@@ -96,6 +117,7 @@ func rails(t *testing.T, req conf.Request, facts, leases []byte) []plan.Rail {
 		r := plan.Rail{Rail: req.Rails[0]}
 		strict(t, facts, &r.Facts)
 		strict(t, leases, &r.Lease)
+		r.Facts.Parent.Index = 2
 		return []plan.Rail{r}
 	}
 	var f []*plan.Facts
@@ -108,6 +130,7 @@ func rails(t *testing.T, req conf.Request, facts, leases []byte) []plan.Rail {
 	var out []plan.Rail
 	for i, one := range req.Rails {
 		if f[i] != nil {
+			f[i].Parent.Index = int32(2 + i)
 			out = append(out, plan.Rail{Rail: one, Facts: *f[i], Lease: l[i]})
 		}
 	}
@@ -152,6 +175,12 @@ func roundTrip(t *testing.T, p plan.Plan) {
 // laws checks what the commands of a plan do not show.
 func laws(t *testing.T, p plan.Plan) {
 	t.Helper()
+	// The commands for a namespace by its path differ in how they name it.
+	byName := strings.NewReplacer("nsenter --net=/n/7 ip ", "ip -n pod ", "nsenter --net=/n/7", "ip netns exec pod", "netns /n/7", "netns pod", "netns ../../n/7", "netns pod")
+	byPath := byName.Replace(strings.Join(p.Ops.Commands("/n/7"), "\n"))
+	if diff := cmp.Diff(strings.Join(p.Ops.Commands("pod"), "\n"), byPath); diff != "" {
+		t.Errorf("commands for a namespace by its path (-want +got):\n%s", diff)
+	}
 	for c := range plan.All[plan.Conflict](p.Ops) {
 		if c.Mode == conf.Off {
 			t.Errorf("a conflict would have no effect: %+v", c)

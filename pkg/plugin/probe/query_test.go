@@ -11,6 +11,7 @@ import (
 	"net"
 	"net/netip"
 	"os"
+	"path/filepath"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -349,4 +350,30 @@ func TestAnswersCountOnlyOnTheirOwnLink(t *testing.T) {
 			t.Errorf("got %v, want the gateway silent on net1 alone", err)
 		}
 	})
+}
+
+func TestEachFrameThatIsQueuedAtTheDeadlineIsRead(t *testing.T) {
+	t.Parallel()
+	socket := filepath.Join(t.TempDir(), "s")
+	conn, err := net.ListenPacket("unixgram", socket)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close()
+	peer, err := net.Dial("unixgram", socket)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer peer.Close()
+	want := []string{"a frame", "another", "the answer"}
+	for _, frame := range want {
+		if _, err := peer.Write([]byte(frame)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	var got []string
+	sweep(conn, func(frame []byte) { got = append(got, string(frame)) })
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Errorf("(-want +got):\n%s", diff)
+	}
 }

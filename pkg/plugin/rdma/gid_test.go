@@ -171,6 +171,9 @@ func TestGIDThatDoesNotComeIsExplainedByTheTable(t *testing.T) {
 		{sysfs("mlx5_0", v2("10.0.0.1"), v2("10.0.0.2"), v2("172.16.0.11")), []string{
 			"each address takes 1, this pod has at least 2 addresses, and without it 1 are free: room for 1 more pods with one IPv4 address, or for 0 with",
 		}},
+		{sysfs("mlx5_0", v1("10.0.0.1"), v2("10.0.0.1"), v1("172.16.0.11"), v2("172.16.0.11")), []string{
+			"each address takes 2, this pod has at least 2 addresses, and without it 2 are free: room for 1 more pods with one IPv4 address",
+		}},
 		{sysfs("mlx5_0", v2("10.0.0.1"), "", ""), []string{`no RoCE v2 entry for it within 2s; 1 of 3 entries are used, 1 by IPv4 addresses: pod "ml/a" has 1`}},
 		{sysfs("mlx5_0", v2("10.0.0.1"), v2("10.0.0.2"), v2("10.0.0.3"), v2("10.0.0.4"), v2("10.0.0.5"), v2("10.0.0.6"), v2("10.0.0.7")), []string{
 			`pod "ml/b" has 3, pod "ml/a" has 1, pod "ml/c" has 1, 2 others have 2; `,

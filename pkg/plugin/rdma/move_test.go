@@ -39,8 +39,9 @@ func verbs(names ...string) fstest.MapFS {
 	return sys
 }
 
+// TestMoveIsIdempotentAndUndoneOnce is not parallel, because it counts open files.
 func TestMoveIsIdempotentAndUndoneOnce(t *testing.T) {
-	t.Parallel()
+	before := openFiles(t)
 	n, op := movable()
 	s := n.subsystem(t, verbs("mlx5_0", "mlx5_1"))
 	if err := s.Undo(t.Context(), plan.Op{Place: plan.Host, Kind: op}); err != nil {
@@ -66,6 +67,9 @@ func TestMoveIsIdempotentAndUndoneOnce(t *testing.T) {
 	n.devices[0].in, op.Device = plan.Pod, n.devices[1].device()
 	if err := s.Undo(t.Context(), plan.Op{Place: plan.Host, Kind: op}); err != nil || n.devices[0].in != plan.Pod {
 		t.Errorf("undo took the pod's other device: it is in %s, %v", n.devices[0].in, err)
+	}
+	if after := openFiles(t); after != before {
+		t.Errorf("%d files are open, %d were: namespaces stay while a file of theirs is open", after, before)
 	}
 }
 

@@ -57,6 +57,8 @@ func TestEachKeyLimitsANamespace(t *testing.T) {
 		`"mode": "passthru" is not in modes`:                         func(r *conf.Request) { r.Mode = conf.Passthru },
 		`"ipam.type": "dhcp" is not in ipamTypes`:                    func(r *conf.Request) { r.IPAM = conf.IPAM{Type: "dhcp"} },
 		`"ipam.pool": "team-b" is not in pools`:                      func(r *conf.Request) { r.IPAM.Pool = "team-b" },
+		`"ipam.railPool": "compute-2" is not in railPools`:           func(r *conf.Request) { r.IPAM.RailPool = &pool.RailPool{Name: "compute-2"} },
+		`"ipam.pool": "my-shared-1" is not in pools`:                 func(r *conf.Request) { r.IPAM.Pool = "my-shared-1" },
 		`"ipam.railPool": "storage" is not in railPools`:             func(r *conf.Request) { r.IPAM.RailPool = &pool.RailPool{Name: "storage"} },
 		`"sysctl": "net.ipv6.neigh.IFNAME.retrans" is not in sysctl`: func(r *conf.Request) { r.Sysctl = []conf.Sysctl{{Tree: "ipv6/neigh", Key: "retrans"}} },
 		`"hostLink": hostLink is false`:                              func(r *conf.Request) { r.HostLink = &conf.HostLink{} },
