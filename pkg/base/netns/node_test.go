@@ -102,10 +102,18 @@ func TestHiddenProcessesOfTheNodeKeepNoNamespaceAlive(t *testing.T) {
 	if alive, err := Alive(gone); alive || err != nil {
 		t.Errorf("beside a hidden process of the node: %v, %v; want it gone", alive, err)
 	}
-	write("7/net/dev")
-	link(os.Symlink, "net", "7/ns/net")
-	if alive, err := Alive(gone); alive || err == nil {
-		t.Errorf("beside a hidden process of a pod: %v, %v; want an error", alive, err)
+	for name, pod := range map[string]func(){
+		"of a pod":                      func() { write("7/net/dev") },
+		"that shows nothing whatsoever": func() { link(os.Symlink, "net", "7/net") },
+	} {
+		pod()
+		link(os.Symlink, "net", "7/ns/net")
+		if alive, err := Alive(gone); alive || err == nil {
+			t.Errorf("beside a hidden process %s: %v, %v; want an error", name, alive, err)
+		}
+		if err := os.RemoveAll(filepath.Join(proc, "7")); err != nil {
+			t.Fatal(err)
+		}
 	}
 }
 

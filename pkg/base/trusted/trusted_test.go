@@ -91,10 +91,10 @@ func TestFoldersAreMadeForWhatIsWritten(t *testing.T) {
 			}
 		}
 	}
-	must(t, create(filepath.Join(dir, "a", "b", "file"), "", 0o600, 0o755))
+	must(t, create(filepath.Join(dir, "a", "b", "file"), "", 0o600, 0o750))
 	f, err := Append(filepath.Join(dir, "c", "d", "file"))
 	must(t, errors.Join(err, f.Close()))
-	for path, want := range map[string]fs.FileMode{"not": 0, "a/b": 0o755, "a/b/file": 0o600, "c/d": 0o700, "c/d/file": 0o600} {
+	for path, want := range map[string]fs.FileMode{"not": 0, "a": 0o750, "a/b": 0o750, "a/b/file": 0o600, "c": 0o700, "c/d": 0o700, "c/d/file": 0o600} {
 		info, err := os.Lstat(filepath.Join(dir, path))
 		if want == 0 && !errors.Is(err, fs.ErrNotExist) || want != 0 && (err != nil || info.Mode().Perm() != want) {
 			t.Errorf("%s: %v, %v, want mode %o", path, info, err, want)

@@ -7,6 +7,7 @@ import (
 	"context"
 	"fmt"
 	"net/netip"
+	"slices"
 	"strings"
 	"testing"
 	"testing/fstest"
@@ -69,13 +70,23 @@ func TestHostFactsAreThoseOfAFreshPod(t *testing.T) {
 
 func TestHostFactsTakeAParentInsideThePodByItsName(t *testing.T) {
 	t.Parallel()
-	machine(t)
-	req := conf.Request{LinkInContainer: true, MTU: 4200, Rails: []conf.Rail{{Parent: conf.Parent{Name: "eth0"}}, {Number: 1}}}
+	node, _, _ := machine(t)
+	node.IP("addr add 10.2.0.1/24 dev " + nic)
+	req := conf.Request{LinkInContainer: true, MTU: 4200, Rails: []conf.Rail{{Parent: conf.Parent{Name: "eth0"}}, {Number: 1}, {Number: 2, Parent: conf.Parent{Name: "eth1"}}}}
 	facts, err := kernel.HostFacts(t.Context(), req, fstest.MapFS{})
-	if err != nil || len(facts) != 2 || facts[0].Parent.Name != "eth0" || facts[0].Parent.MTU != 4200 || facts[0].Fault != nil {
-		t.Errorf("got %+v, %v", facts, err)
+	if err != nil || len(facts) != 3 {
+		t.Fatalf("got %+v, %v", facts, err)
+	}
+	for i, f := range facts {
+		if f.Parent.Name != req.Rails[i].Parent.Name || f.Parent.MTU != 4200 || !slices.Contains(f.HostAddrs, netip.MustParseAddr("10.2.0.1")) || (f.Fault != nil) != (i == 1) {
+			t.Errorf("rail %d: got %+v, %v", i, f.Facts, f.Fault)
+		}
 	}
 	wantCode(t, facts[1].Fault, cnierr.BadParent)
+	req.MTU = 0
+	if facts, err = kernel.HostFacts(t.Context(), req, fstest.MapFS{}); err != nil || facts[0].Parent.MTU != 1500 {
+		t.Errorf("without MTU: got %+v, %v", facts, err)
+	}
 }
 
 func TestANamespaceIsAskedByItsPath(t *testing.T) {
@@ -106,10 +117,11 @@ func TestANamespaceIsAskedByItsPath(t *testing.T) {
 	}
 	_, err = kernel.NetnsID(pod.Path + ".gone")
 	wantCode(t, err, cnierr.BadNetns)
-	node.IP("addr add 10.2.0.1/24 dev " + nic)
-	node.IP("addr add 10.2.0.1/25 dev " + nic)
+	for _, add := range []string{"10.3.0.1/24 dev " + nic, "10.2.0.1/24 dev " + nic, "10.2.0.1/25 dev " + nic, "10.2.0.1/32 dev lo"} {
+		node.IP("addr add " + add)
+	}
 	got, err := kernel.HostAddrs(t.Context())
-	if diff := cmp.Diff([]netip.Addr{netip.MustParseAddr("10.2.0.1"), netip.MustParseAddr("127.0.0.1"), netip.MustParseAddr("::1")}, got, cmpopts.EquateComparable(netip.Addr{})); diff != "" || err != nil {
+	if diff := cmp.Diff([]netip.Addr{netip.MustParseAddr("10.2.0.1"), netip.MustParseAddr("10.3.0.1"), netip.MustParseAddr("127.0.0.1"), netip.MustParseAddr("::1")}, got, cmpopts.EquateComparable(netip.Addr{})); diff != "" || err != nil {
 		t.Errorf("%v (-want +got)\n%s", err, diff)
 	}
 	_, err = kernel.HostAddrs(over)

@@ -14,6 +14,9 @@ import (
 	"testing"
 	"testing/fstest"
 
+	"github.com/google/go-cmp/cmp"
+	"github.com/google/go-cmp/cmp/cmpopts"
+
 	"github.com/roce-cni/roce-cni/pkg/base/cnierr"
 	"github.com/roce-cni/roce-cni/pkg/plugin/conf"
 	"github.com/roce-cni/roce-cni/pkg/plugin/kernel"
@@ -84,6 +87,7 @@ func TestHintsOfCheckRestoreWhatIsMissing(t *testing.T) {
 		"link different":  {"link set net1 mtu 1400 address 02:00:00:00:00:99", "link set net1 type macvlan mode private"},
 		"mark gone":       {`link set net1 alias ""`},
 		"addresses gone":  {"addr flush dev net1"},
+		"settings gone":   {"link set net1 addrgenmode eui64"},
 		"rules gone":      {"rule flush", "rule add lookup main", "-6 rule flush", "-6 rule add lookup main"},
 		"routes gone":     {"route flush table 100", "-6 route flush table 100", "route del default metric 50"},
 		"a rule in front": {
@@ -230,13 +234,21 @@ func TestParentMayHaveAnAltname(t *testing.T) {
 
 func TestParentMayBeAMacvlanInThePod(t *testing.T) {
 	t.Parallel()
-	_, _, k := machine(t)
+	node, pod, k := machine(t)
 	do(t, k, plan.Op{Kind: child(t)}, plan.Op{Kind: plan.Up{Link: "net1"}})
+	node.IP("addr add 10.2.0.1/24 dev " + nic)
+	pod.IP("addr add 10.9.0.5/24 dev net1")
 	nested := child(t)
 	nested.Name, nested.Parent, nested.InPod, nested.MAC[5], nested.Mark = "net2", "net1", true, 6, plan.Mark(conf.Attachment{ContainerID: kerneltest.Container(t), IfName: "net2"})
 	f, err := plan.Only(k.Facts(t.Context(), conf.Request{LinkInContainer: true, Rails: []conf.Rail{{IfName: "net2", Parent: conf.Parent{Name: "net1"}}}}))
-	if err != nil || f.Parent.MAC != child(t).MAC {
-		t.Errorf("facts: %+v, %v", f.Parent, err)
+	want := plan.Link{Name: "net1", Index: f.Parent.Index, MAC: child(t).MAC, MTU: 1500, Addrs: []netip.Prefix{netip.MustParsePrefix("10.9.0.5/24")}, Layers: [][]int32{{f.Parent.Index}}}
+	if diff := cmp.Diff(want, f.Parent, cmpopts.EquateComparable(netip.Prefix{})); err != nil || diff != "" {
+		t.Errorf("%v (-want +got)\n%s", err, diff)
+	}
+	for _, taken := range []string{"10.2.0.1", "10.9.0.5"} {
+		if !slices.Contains(f.HostAddrs, netip.MustParseAddr(taken)) {
+			t.Errorf("%v has not %s", f.HostAddrs, taken)
+		}
 	}
 	do(t, k, plan.Op{Kind: nested})
 	do(t, k, plan.Op{Kind: nested})

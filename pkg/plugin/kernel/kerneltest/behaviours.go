@@ -328,6 +328,8 @@ func damages() []damage {
 		{name: "an IPv6 address that is gone", do: ip("addr del fd00:9::5/64 dev net1"), want: []string{"Address", "Route"}},
 		{name: "an IPv4 subnet's route that is gone", do: ip("route del 10.9.0.0/24 dev net1"), want: []string{"Address"}},
 		{name: "an IPv6 subnet's route that is gone", do: ip("-6 route del fd00:9::/64 dev net1"), want: []string{"Address"}},
+		{name: "subnets' routes that only another link has", do: ip("link add eth9 type bridge", "link set eth9 up",
+			"addr add 10.9.0.9/24 dev eth9", "route del 10.9.0.0/24 dev net1", "addr add fd00:9::9/64 dev eth9", "-6 route del fd00:9::/64 dev net1"), want: []string{"Address"}, left: true},
 		{name: "a rule that is gone", do: ip("rule del from 10.9.0.5/32 lookup 100 priority 32000"), want: []string{"Rule"}},
 		{name: "an unreachable rule that is gone", do: ip("-6 rule del from fd00:9::5/128 unreachable priority 32001"), want: []string{"Rule"}},
 		{name: "a default route that is gone", do: ip("route del default dev net1 metric 50"), want: []string{"Route"}},

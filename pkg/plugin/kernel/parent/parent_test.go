@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"io/fs"
 	"net/netip"
+	"slices"
 	"strings"
 	"testing"
 	"testing/fstest"
@@ -281,6 +282,41 @@ func TestWithoutMasterAndDefaultRouteTheKeyIsNamed(t *testing.T) {
 	h, addrs, sys := gpuNode()
 	_, err := selectOne(t.Context(), Place{h, addrs, noRDMA, sys}, conf.Request{Rails: []conf.Rail{{}}})
 	wantError(t, err, cnierr.BadParent, "key master")
+}
+
+// routed is a node with these routes.
+type routed struct {
+	host
+	routes []rtnl.Route
+}
+
+func (r routed) RoutesOf(_ context.Context, family uint8, table uint32) ([]rtnl.Route, error) {
+	return slices.DeleteFunc(slices.Clone(r.routes), func(is rtnl.Route) bool { return rtnl.Family(is.Dst.Addr()) != family || is.Table != table }), nil
+}
+
+func TestMasterOfTheDefaultRoute(t *testing.T) {
+	t.Parallel()
+	route := func(dst string, index int32, metric uint32) rtnl.Route {
+		return rtnl.Route{Table: unix.RT_TABLE_MAIN, Dst: netip.MustParsePrefix(dst), Index: index, Metric: metric, Type: unix.RTN_UNICAST}
+	}
+	none := []rtnl.Route{route("10.0.0.0/8", 1, 0), route("0.0.0.0/0", 1, 0), route("0.0.0.0/0", 1, 0)}
+	none[1].Table, none[2].Type = 100, unix.RTN_UNREACHABLE
+	for name, c := range map[string]struct {
+		routes []rtnl.Route
+		want   conf.LinkName
+	}{
+		"the lowest metric":     {[]rtnl.Route{route("0.0.0.0/0", 1, 20), route("0.0.0.0/0", 5, 10), route("0.0.0.0/0", 2, 30)}, "eno1"},
+		"the first of a metric": {[]rtnl.Route{route("0.0.0.0/0", 2, 20), route("0.0.0.0/0", 5, 20)}, "enp11s0f1np1"},
+		"IPv4 before IPv6":      {[]rtnl.Route{route("::/0", 1, 0), route("0.0.0.0/0", 5, 100)}, "eno1"},
+		"IPv6 alone":            {[]rtnl.Route{route("::/0", 5, 1024)}, "eno1"},
+		"none":                  {nil, ""},
+	} {
+		h, addrs, sys := gpuNode()
+		got, err := selectOne(t.Context(), Place{routed{h, append(none, c.routes...)}, addrs, noRDMA, sys}, conf.Request{Rails: []conf.Rail{{}}})
+		if got.Name != c.want || (err != nil) != (c.want == "") {
+			t.Errorf("%s: got %q, %v, want %q", name, got.Name, err, c.want)
+		}
+	}
 }
 
 func wantError(t *testing.T, err error, code cnierr.Code, hint string) {

@@ -151,10 +151,18 @@ func TestTheCarrierOfAPodsLinkHasTheDeviceOfItsFunction(t *testing.T) {
 		{Name: "net3", Index: 3, Kind: "macvlan", Lower: rtnl.Lower{Index: 1, NSID: rtnl.NoNSID}},
 		{Name: "net4", Index: 4, Kind: "macvlan", Lower: rtnl.Lower{Index: 99, NSID: rtnl.NoNSID}},
 		{Name: "net5", Index: 5, Kind: "macvlan", Lower: rtnl.Lower{Index: 1, NSID: 3}},
+		{Name: "net6", Index: 6, Dev: "mlx5_core.sf.4", Bus: "auxiliary"},
+		{Name: "net7", Index: 7, Kind: "vlan", Lower: rtnl.Lower{Index: 1, NSID: 4}, Dev: "0000:0b:00.3", Bus: "usb"},
 	}
 	in := Pod{pod, host{{Name: "none"}, {Name: "eth0", Index: 1, Dev: "0000:0b:00.0", Bus: "pci"}}, 3}
 	for _, tt := range []struct{ link, known, want string }{
-		{"net1", "", "0000:0b:00.2"}, {"net1", "mlx5_7", "mlx5_7"}, {"net2", "", ""}, {"net3", "", "0000:0b:00.2"}, {"net5", "", ""},
+		{"net1", "", "0000:0b:00.2"},
+		{"net1", "mlx5_7", "mlx5_7"},
+		{"net2", "", ""},
+		{"net3", "", "0000:0b:00.2"},
+		{"net5", "", ""},
+		{"net6", "", "mlx5_core.sf.4"},
+		{"net7", "", ""},
 	} {
 		if got, err := Carrier(t.Context(), in, pod.named(t, tt.link), tt.known); got.Device != tt.want || got.InPod == (tt.link == "net5") || err != nil {
 			t.Errorf("%+v: got %+v, %v", tt, got, err)

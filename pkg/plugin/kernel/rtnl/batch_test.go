@@ -96,6 +96,24 @@ func TestGroups(t *testing.T) {
 	}
 }
 
+func TestALinkOfAnotherIsNotInTheGroup(t *testing.T) {
+	t.Parallel()
+	for _, tt := range []struct {
+		taken []uint32
+		want  uint32
+	}{
+		{nil, firstGroup}, {[]uint32{0, 1, firstGroup + 1}, firstGroup}, {[]uint32{firstGroup + 1, firstGroup}, firstGroup + 2},
+	} {
+		var all []Link
+		for _, g := range tt.taken {
+			all = append(all, Link{Group: g})
+		}
+		if got := freeGroup(all); got != tt.want {
+			t.Errorf("with links in %#x: got %#x, want %#x", tt.taken, got, tt.want)
+		}
+	}
+}
+
 // One link of the group cannot be removed: the kernel then removes none.
 func TestLinksThatCannotGoTogetherGoOneByOne(t *testing.T) {
 	t.Parallel()

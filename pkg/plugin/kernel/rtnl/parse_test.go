@@ -5,6 +5,7 @@ package rtnl
 
 import (
 	"encoding/binary"
+	"errors"
 	"net/netip"
 	"slices"
 	"testing"
@@ -71,7 +72,16 @@ func TestWhatIsAddedIsReadAgain(t *testing.T) {
 	if diff := cmp.Diff(rules, added, values()); diff != "" || err != nil {
 		t.Errorf("%v (-added +read)\n%s", err, diff)
 	}
-	for i := range routes {
+	for i := range routes { // what differs in one thing is another one
+		route, rule := routes[i], rules[i]
+		route.Protocol++
+		rule.Protocol++
+		if err := c.Do(t.Context(), DeleteRoute(route)); !errors.Is(err, unix.ESRCH) {
+			t.Errorf("delete a route of another protocol: %v", err)
+		}
+		if err := c.Do(t.Context(), DeleteRule(rule)); !errors.Is(err, unix.ENOENT) {
+			t.Errorf("delete a rule of another protocol: %v", err)
+		}
 		if err := c.Do(t.Context(), DeleteRoute(routes[i])); err != nil {
 			t.Error(err)
 		}
@@ -103,6 +113,18 @@ func TestRowsOfLinks(t *testing.T) {
 			slices.Concat(nested(unix.IFLA_IFNAME, []byte("eth0\x00\x00\x00\x00")), nested(unix.IFLA_PHYS_PORT_NAME, []byte("p0\x00\x00")),
 				nested(unix.IFLA_PARENT_DEV_NAME, []byte("0000:0b:00.0")), nested(unix.IFLA_PARENT_DEV_BUS_NAME, []byte("pci\x00"))),
 			Link{Name: "eth0", PhysPort: "p0", Dev: "0000:0b:00.0", Bus: "pci", Lower: lower},
+		},
+		"a port of a bond": {
+			slices.Concat(
+				nested(unix.IFLA_IFNAME, []byte("eth0\x00\x00\x00\x00")), nested(unix.IFLA_IFALIAS, []byte("mine\x00\x00\x00\x00")), nested(unix.IFLA_ADDRESS, []byte{2, 0, 0, 0, 0, 5, 0, 0}),
+				nested(unix.IFLA_MTU, u32(4200)), nested(unix.IFLA_GROUP, u32(9)), nested(unix.IFLA_MASTER, u32(6)), nested(unix.IFLA_LINK, u32(4)), nested(unix.IFLA_LINK_NETNSID, u32(3)),
+				nested(unix.IFLA_PROP_LIST, nested(unix.IFLA_ALT_IFNAME, []byte("enp0\x00\x00\x00\x00")), nested(unix.IFLA_ALT_IFNAME, []byte("enx0\x00\x00\x00\x00"))),
+				nested(unix.IFLA_LINKINFO, nested(unix.IFLA_INFO_KIND, []byte("veth\x00\x00\x00\x00")), nested(unix.IFLA_INFO_SLAVE_KIND, []byte("bond\x00\x00\x00\x00"))),
+			),
+			Link{
+				Name: "eth0", Alias: "mine", Address: []byte{2, 0, 0, 0, 0, 5, 0, 0}, MTU: 4200, Group: 9, Master: 6, Lower: Lower{Index: 4, NSID: 3},
+				AltNames: []string{"enp0", "enx0"}, Kind: "veth", SlaveKind: "bond",
+			},
 		},
 		"a VLAN":              {vlan(id, tagged), Link{Kind: "vlan", VLAN: 7, Lower: lower}},
 		"an outer VLAN":       {vlan(id, stag), Link{Kind: "vlan", Lower: lower}},
