@@ -159,7 +159,7 @@ func unpack(t *testing.T, path string) map[string]string {
 func TestABundleHasNoCommandsOfUsers(t *testing.T) {
 	t.Parallel()
 	const mine = "[1.0] mlx5_core 0000:13:00.0: x\n[2.0] failed to add GID: no space\n"
-	got := aboutRDMA(mine + "[3.0] audit: type=1400 uid=0 gid=0 comm=\"secret\" exe=/usr/bin/rdma\n[4.0] process x: uid=5 gid=7 egid=7\n")
+	got := aboutRDMA(mine + "[3.0] audit: type=1400 uid=0 gid=0 comm=\"secret\" exe=/usr/bin/rdma\n[3.5] audit[123]: USER_CMD pid=7 cmd=\"rdma dev\"\n[4.0] process x: uid=5 gid=7 egid=7\n")
 	if got != mine {
 		t.Errorf("got %q", got)
 	}

@@ -6,6 +6,8 @@ package main
 import (
 	"bytes"
 	"errors"
+	"os"
+	"path/filepath"
 	"regexp"
 	"strings"
 	"testing"
@@ -57,5 +59,19 @@ func TestTopSaysWhatIsMissing(t *testing.T) {
 		if !strings.Contains(out.String(), "RC 1") || strings.Contains(out.String(), "# missing: the calls\n# missing: a record\n") != (missing != nil) {
 			t.Errorf("without %v:\n%s", missing, &out)
 		}
+	}
+}
+
+// TestTopSaysWhichRecordItCannotRead, because the pod of that record is an unknown user.
+func TestTopSaysWhichRecordItCannotRead(t *testing.T) {
+	t.Parallel()
+	state := t.TempDir()
+	file := filepath.Join(state, "attachments", "c9", "net1.json")
+	if err := errors.Join(os.MkdirAll(filepath.Dir(file), 0o700), os.WriteFile(file, []byte("{"), 0o600)); err != nil {
+		t.Fatal(err)
+	}
+	top := top{node: &nodeFlags{stateDir: state}}
+	if _, err := top.look(t.Context()); err == nil || !strings.Contains(err.Error(), file) {
+		t.Errorf("got %v, want an error of %s", err, file)
 	}
 }

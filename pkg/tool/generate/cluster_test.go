@@ -66,28 +66,28 @@ func TestObjectsOfEqualNodes(t *testing.T) {
 // TestATableOfRoCEv2AloneOnAllNodes: E810 has 32 entries, and an address takes one.
 func TestATableOfRoCEv2AloneOnAllNodes(t *testing.T) {
 	t.Parallel()
-	for width, pods := range map[int]int{0: 14, 1: 30, 2: 14} { // 0: the report does not tell
+	for _, c := range []struct{ gids, width, pods int }{{32, 0, 14}, {32, 1, 30}, {32, 2, 14}, {2, 2, 0}} { // width 0: the report does not tell
 		nodes := reports(2)
 		for _, n := range nodes {
 			for i := range n.Rails {
-				n.Rails[i].GIDs, n.Rails[i].GIDWidth = 32, width
+				n.Rails[i].GIDs, n.Rails[i].GIDWidth = c.gids, c.width
 			}
 		}
 		docs, err := Cluster(nodes, nil, nil, routed())
 		if err != nil {
 			t.Fatal(err)
 		}
-		if text := fmt.Sprint(docs); !strings.Contains(text, fmt.Sprintf(`"rdmaHcaMax": %d,`, pods)) {
-			t.Errorf("%d entries for an address: want %d pods:\n%s", width, pods, text)
+		if text := fmt.Sprint(docs); !strings.Contains(text, fmt.Sprintf(`"rdmaHcaMax": %d,`, c.pods)) {
+			t.Errorf("%+v:\n%s", c, text)
 		}
 	}
 }
 
 // TestObjectsOfNodesThatDiffer has a node with other names, MTU and GID table, one with a NIC
-// more, one without NICs, and some without a report. The order changes nothing.
+// more, two without NICs, and some without a report. The order changes nothing.
 func TestObjectsOfNodesThatDiffer(t *testing.T) {
 	t.Parallel()
-	nodes := append(reports(3), fleet.Node{Name: "cpu-0"})
+	nodes := append(reports(3), fleet.Node{Name: "cpu-1"}, fleet.Node{Name: "cpu-0"})
 	nodes[2].Rails[1].Netdev, nodes[2].Rails[1].MTU, nodes[2].Rails[1].GIDs = "enp2s0", 1500, 128
 	nodes[1].Rails = append([]fleet.Rail{storage(0)}, nodes[1].Rails...)
 	nodes[1].Rails[1].Rail, nodes[1].Rails[2].Rail = 1, 2
@@ -105,6 +105,20 @@ func TestObjectsOfNodesThatDiffer(t *testing.T) {
 	again, err := Cluster(nodes, []string{"new-0", "new-1"}, nil, choice)
 	if diff := cmp.Diff(docs, again, cmp.AllowUnexported(member{})); diff != "" || err != nil {
 		t.Errorf("another order gives other objects: %v\n%s", err, diff)
+	}
+}
+
+// TestAsManyNICsOfOtherTypes has a node with one NIC of each type: all of them match.
+func TestAsManyNICsOfOtherTypes(t *testing.T) {
+	t.Parallel()
+	nodes := reports(2)
+	nodes[1].Rails[1].DeviceID = "101d"
+	docs, err := Cluster(nodes, nil, nil, routed())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if text := strings.Join(strings.Fields(fmt.Sprint(docs[1].Object)), ""); !strings.Contains(text, `"deviceIDs":["101d","1021"],"linkTypes":["ether"]},"count":2,`) {
+		t.Errorf("got the network %s", text)
 	}
 }
 
@@ -163,6 +177,46 @@ func TestNodesForWhichNothingCanBeGenerated(t *testing.T) {
 			}, nil,
 			"1 x 15b3:1021 + 1 x x on --nodes gpu-1",
 		},
+		"a NIC of the second type is missing": {
+			func(n []fleet.Node, _ *Choice) {
+				for i := range n {
+					n[i].Rails = append(n[i].Rails, reports(1)[0].Rails[0], storage(3), storage(4))
+					n[i].Rails[2].Rail = 2
+				}
+				n[1].Rails = n[1].Rails[:4]
+			}, nil,
+			"1 x 15b3:101d + 3 x 15b3:1021 on --nodes gpu-1; 2 x 15b3:101d + 3 x 15b3:1021 on --nodes gpu-0,gpu-2",
+		},
+		"the match of two vendors fits a third type": {
+			func(n []fleet.Node, _ *Choice) {
+				for i := range n {
+					n[i].Rails = append(n[i].Rails, storage(2))
+					n[i].Rails[2].Vendor = "14e4"
+				}
+				n[1].Rails = append(n[1].Rails, storage(3))
+			}, nil,
+			"1 x 14e4:101d + 1 x 15b3:101d + 2 x 15b3:1021 on --nodes gpu-1",
+		},
+		"a name twice without PCI": {
+			func(n []fleet.Node, _ *Choice) {
+				for i := range n {
+					for j := range n[i].Rails {
+						n[i].Rails[j].Vendor, n[i].Rails[j].DeviceID = "", ""
+					}
+				}
+				n[1].Rails = append(n[1].Rails, fleet.Rail{Rail: 2, Netdev: "ens0"})
+			}, nil,
+			"2 x ens0 + 1 x ens1 on --nodes gpu-1",
+		},
+		"as many of other names without PCI": {
+			func(n []fleet.Node, _ *Choice) {
+				for i := range n {
+					n[i].Rails = []fleet.Rail{{Rail: 0, Netdev: "ens0"}, {Rail: 1, Netdev: "ens1"}, {Rail: 2, Netdev: "ens2"}}
+				}
+				n[1].Rails[2].Netdev = "ens0"
+			}, nil,
+			"2 x ens0 + 1 x ens1 on --nodes gpu-1",
+		},
 		"no NIC": {func(n []fleet.Node, _ *Choice) {
 			for i := range n {
 				n[i].Rails = nil
@@ -172,11 +226,15 @@ func TestNodesForWhichNothingCanBeGenerated(t *testing.T) {
 		"a wrong subnet":  {func(_ []fleet.Node, c *Choice) { c.Subnet = "172.16.0.0/99" }, nil, "172.16.0.0/99"},
 		"an unknown node": {func([]fleet.Node, *Choice) {}, []string{"gpu-9"}, `node "gpu-9" has no report`},
 		// What a node that was taken over may write.
-		"a pattern as name":  {func(n []fleet.Node, _ *Choice) { n[1].Rails[0].Netdev = "*" }, nil, `rail 0 of node gpu-1, "*"`},
-		"a line as vendor":   {func(n []fleet.Node, _ *Choice) { n[1].Rails[0].Vendor = "a\nb" }, nil, `"a\nb"`},
-		"a rail twice":       {func(n []fleet.Node, _ *Choice) { n[1].Rails[1].Rail = 0 }, nil, "rail 0 of node gpu-1"},
-		"an impossible rail": {func(n []fleet.Node, _ *Choice) { n[1].Rails[1].Rail = fleet.MaxRails }, nil, "rail 32 of node gpu-1"},
-		"a command as node":  {func(n []fleet.Node, _ *Choice) { n[1].Name = "$(reboot)" }, nil, `"$(reboot)" is not the name of a node`},
+		"a pattern as name":    {func(n []fleet.Node, _ *Choice) { n[1].Rails[0].Netdev = "*" }, nil, `rail 0 of node gpu-1, "*"`},
+		"a line as vendor":     {func(n []fleet.Node, _ *Choice) { n[1].Rails[0].Vendor = "a\nb" }, nil, `"a\nb"`},
+		"a line as type":       {func(n []fleet.Node, _ *Choice) { n[1].Rails[0].DeviceID = "a\nb" }, nil, `"a\nb"`},
+		"a vendor alone":       {func(n []fleet.Node, _ *Choice) { n[1].Rails[0].DeviceID = "" }, nil, `rail 0 of node gpu-1, "ens0", "15b3":""`},
+		"a number of GIDs":     {func(n []fleet.Node, _ *Choice) { n[1].Rails[0].GIDs = -1 }, nil, "rail 0 of node gpu-1"},
+		"a width of addresses": {func(n []fleet.Node, _ *Choice) { n[1].Rails[0].GIDWidth = -1 }, nil, "rail 0 of node gpu-1"},
+		"a rail twice":         {func(n []fleet.Node, _ *Choice) { n[1].Rails[1].Rail = 0 }, nil, "rail 0 of node gpu-1"},
+		"an impossible rail":   {func(n []fleet.Node, _ *Choice) { n[1].Rails[1].Rail = fleet.MaxRails }, nil, "rail 32 of node gpu-1"},
+		"a command as node":    {func(n []fleet.Node, _ *Choice) { n[1].Name = "$(reboot)" }, nil, `"$(reboot)" is not the name of a node`},
 	} {
 		nodes, choice := reports(3), routed()
 		c.change(nodes, &choice)
@@ -195,7 +253,7 @@ func TestTextsOfReportsStayInComments(t *testing.T) {
 	nodes := reports(2)
 	r := &nodes[1].Rails[0]
 	r.PCI, r.Driver = "x\nkind: Evil\x1b[2J\u2028kind: Evil", "Evil\n---\r\nkind:\u0085Evil $(reboot)"
-	docs, err := Cluster(nodes, []string{"x\nkind: Evil"}, nil, routed())
+	docs, err := Cluster(nodes, []string{"unreported\nkind: Evil"}, nil, routed())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -208,7 +266,7 @@ func TestTextsOfReportsStayInComments(t *testing.T) {
 			t.Errorf("a line of a report is no comment: %q", line)
 		}
 	}
-	if !strings.Contains(text, "Evil") || strings.Count(text, "\n---\n") != 3 {
+	if !strings.Contains(text, "no report: unreported") || strings.Count(text, "\n---\n") != 3 {
 		t.Errorf("%s", text)
 	}
 }

@@ -5,6 +5,8 @@ package generate
 
 import (
 	"encoding/json"
+	"fmt"
+	"regexp"
 	"strings"
 	"testing"
 
@@ -62,12 +64,15 @@ func TestWhatIsLostIsNamed(t *testing.T) {
 		multus + `{cniType: macvlan, macvlan: {master: [e, f], bond: {name: b, mode: 0}, ippools: {ipv4: [a]}}}`:                                                    {"with mode 0,"},
 		"kind: SpiderMultusConfig\nmetadata: {name: net, annotations: {k8s.v1.cni.cncf.io/resourceName: r.io/x}}\nspec: {cniType: macvlan, macvlan: {master: [e]}}": {`"k8s.v1.cni.cncf.io/resourceName":"r.io/x"`},
 		"kind: MacvlanNetwork\nmetadata: {name: net, annotations: {k8s.v1.cni.cncf.io/resourceName: r.io/x}}\nspec: {master: e}":                                    {`"k8s.v1.cni.cncf.io/resourceName":"r.io/x"`},
-		"kind: NetworkAttachmentDefinition\nmetadata: {name: net, labels: {team: a}, annotations: {k8s.v1.cni.cncf.io/bridgeName: br, x.io/owner: b}}\nspec: {config: '{\"name\":\"n\",\"type\":\"macvlan\",\"master\":\"e\"}'}": {
-			"annotation k8s.v1.cni.cncf.io/bridgeName", "annotation x.io/owner", "label team",
+		"kind: NetworkAttachmentDefinition\nmetadata: {name: net, labels: {team: a, tier: b}, annotations: {k8s.v1.cni.cncf.io/bridgeName: br, x.io/owner: b}}\nspec: {config: '{\"name\":\"n\",\"type\":\"macvlan\",\"master\":\"e\"}'}": {
+			"annotation k8s.v1.cni.cncf.io/bridgeName", "annotation x.io/owner", "label team", "label tier",
 		},
-		"kind: MacvlanNetwork\nmetadata: {name: net, annotations: {a: true}}\nspec: {master: e}":  {"document 1: NOT converted"},
-		"kind: List\nitems: [{kind: MacvlanNetwork, metadata: {name: net}, spec: {}, master: e}]": {"items[0]: NOT converted", `"master" stands beside spec`},
-		"kind: MacvlanNetwork\nmetadata: {name: net}\nspec: {master: e}\n---\nkind: [":            {"document 2: NOT converted"},
+		"kind: MacvlanNetwork\nmetadata: {name: net, annotations: {a: true}}\nspec: {master: e}": {"document 1: NOT converted"},
+		"kind: List\nitems: [{kind: MacvlanNetwork, metadata: {name: net}, spec: {}, master: e}, {kind: MacvlanNetwork, metadata: {name: good}, spec: {master: e}}]": {
+			"items[0]: NOT converted", `"master" stands beside spec`, `"name":"good-roce"`,
+		},
+		"kind: NetworkAttachmentDefinition\nmetadata: {name: net}\nspec: {}":           {"net: not converted, keep it", "Multus reads a file of the node"},
+		"kind: MacvlanNetwork\nmetadata: {name: net}\nspec: {master: e}\n---\nkind: [": {"document 2: NOT converted"},
 	} {
 		docs, _ := From([]byte(text))
 		got := comments(t, docs)
@@ -92,7 +97,7 @@ func TestPoolsOfOthersAreNotThoseOfNVIDIA(t *testing.T) {
 		nvidia + calico + whereabouts + network: {"10.1.0.0/16", "IPPool p: not converted", "of crd.projectcalico.org", "of whereabouts.cni.cncf.io"},
 		calico + network:                        {"The IPPool p is not in the file", "of crd.projectcalico.org"},
 		whereabouts:                             {"of whereabouts.cni.cncf.io"},
-		nvidia:                                  {"no network of the file uses it"},
+		nvidia + strings.Replace(nvidia, "name: p", "name: q", 1): {"IPPool p: not converted, because no network", "IPPool q: not converted, because no network"},
 	} {
 		docs, err := From([]byte(text))
 		if err != nil {
@@ -138,5 +143,38 @@ spec: {master: e, ipam: '{"type": "nv-ipam", "poolName": "p", "poolType": "cidrp
 	want := map[string][]string{"a": {"10.0.1.200-10.0.1.255", "10.0.1.20-10.0.1.30"}, "b": {"10.0.2.0-10.0.2.9", "10.0.2.20-10.0.2.30"}}
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Error(diff)
+	}
+}
+
+// TestNamesOfRailPools: they are DNS labels, and two pools have one name only if they have the same
+// addresses.
+func TestNamesOfRailPools(t *testing.T) {
+	t.Parallel()
+	var in strings.Builder
+	for _, n := range [][2]string{
+		{"rail_A", "10.1.0.0/16"}, {"rail-a", "10.2.0.0/16"}, {"rail.a", "10.3.0.0/16"}, {"another", "10.2.0.0/16"},
+		{"the.network.of.the.first.rail.of.node.1.2", "10.4.0.0/16"},
+	} {
+		fmt.Fprintf(&in, "kind: MacvlanNetwork\nmetadata: {name: %s}\nspec: {master: e, ipam: '{\"type\": \"whereabouts\", \"range\": \"%s\"}'}\n---\n", n[0], n[1])
+	}
+	docs, err := From([]byte(in.String()))
+	if err != nil {
+		t.Fatal(err)
+	}
+	var got []string
+	uses := regexp.MustCompile(`railPool\\": \\"([^"\\]*)`)
+	for _, d := range docs {
+		if spec, ok := d.Object["spec"].(block.PoolSpec); ok {
+			got = append(got, fmt.Sprintf("%v: %s", d.Object["metadata"].(map[string]any)["name"], spec.Rails[0].Subnets[0].Subnet)) //nolint:forcetypeassert // as railPool makes it
+			continue
+		}
+		got = append(got, "a network of "+uses.FindStringSubmatch(comments(t, []Document{d}))[1])
+	}
+	want := []string{
+		"rail-a: 10.1.0.0/16", "a network of rail-a", "rail-a-2: 10.2.0.0/16", "a network of rail-a-2", "rail-a-2-2: 10.3.0.0/16", "a network of rail-a-2-2",
+		"a network of rail-a-2", "the-network-of-the-first-rail-of-node: 10.4.0.0/16", "a network of the-network-of-the-first-rail-of-node",
+	}
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Errorf("(-want +got)\n%s", diff)
 	}
 }

@@ -75,13 +75,14 @@ func TestWhatCannotBeConverted(t *testing.T) {
 	t.Parallel()
 	for text, want := range map[string]string{
 		"kind: SpiderMultusConfig\nmetadata: {name: a}\nspec: {cniType: macvlan}":                                                                                     "macvlan has no master",
-		"kind: MacvlanNetwork\nmetadata: {name: a}\nspec: {ipam: '{'}":                                                                                                "MacvlanNetwork a: spec.ipam",
+		"kind: MacvlanNetwork\nmetadata: {name: a}\nspec: {ipam: '{'}":                                                                                                "spec.ipam: ",
 		"kind: MacvlanNetwork\nmetadata: {name: a}\nspec: {ipam: '{\"type\": \"whereabouts\"}'}":                                                                      "whereabouts has no range",
 		"kind: MacvlanNetwork\nmetadata: {name: a}\nspec: {ipam: '{\"type\": \"whereabouts\", \"range\": \"x\"}'}":                                                    `subnet "x"`,
 		"kind: NetworkAttachmentDefinition\nmetadata: {name: a}\nspec: {config: x}":                                                                                   "spec.config",
 		"kind: MacvlanNetwork\nmetadata: {name: a}\nspec: {}\nmaster: ens1":                                                                                           `"master" stands beside spec`,
 		"kind: MacvlanNetwork\nmetadata: {name: a}\nspec: {master: ens1, ipam: '{\"type\": \"whereabouts\", \"range\": \"10.0.0.0/28\", \"gateway\": \"10.0.1.1\"}'}": "10.0.1.1 is not inside",
 		"kind: List\nitems: [{kind: NetworkAttachmentDefinition, metadata: {name: a}, spec: {config: '{\"type\": \"macvlan\",}'}}]":                                   "spec.config",
+		"kind: SpiderIPPool\nmetadata: {name: a}\nspec: {}\nsubnet: 10.0.0.0/8":                                                                                       `"subnet" stands beside spec`,
 		"kind: [":              "document 2",
 		"type: macvlan":        "the configuration has no name",
 		"name: a\nplugins: []": "it has no plugin",
@@ -92,6 +93,9 @@ func TestWhatCannotBeConverted(t *testing.T) {
 		}
 		if len(docs) == 0 || docs[0].Object == nil {
 			t.Errorf("%s: the network beside it is not converted: %+v", text, docs)
+		}
+		if got := comments(t, docs); !strings.Contains(got, want) {
+			t.Errorf("%s: the comments do not say it:\n%s", text, got)
 		}
 	}
 }
@@ -234,6 +238,7 @@ func TestObjectsOfANode(t *testing.T) {
 	choice.PluginNamespace = "network"
 	n := server()
 	n.Links = append(n.Links, rtnl.Link{Index: 9, Name: "ens9", Type: unix.ARPHRD_ETHER, Dev: "0000:01:00.0", Bus: "pci"})
+	n.RDMA.Devices = append(n.RDMA.Devices, nldev.Device{Name: "mlx5_9", Ports: []nldev.Port{{Number: 1, State: nldev.Down}}}) // no rail
 	n.Sys.(fstest.MapFS)["class/net/ens9"] = &fstest.MapFile{Data: []byte("../../devices/pci0000:00/0000:00:01.0/0000:01:00.0/net/ens9"), Mode: os.ModeSymlink}
 	docs, err = Node(n, choice)
 	if err != nil {
@@ -249,8 +254,6 @@ func TestObjectsOfANode(t *testing.T) {
 	}
 }
 
-// TestTheDevicePluginReadsItsConfiguration reads it as k8s-rdma-shared-dev-plugin does
-// (types.UserConfigList), and with unknown keys as faults.
 // TestANICWithoutRoCE has no GID table. The NIC stays a rail, because a match selects it.
 func TestANICWithoutRoCE(t *testing.T) {
 	t.Parallel()
@@ -319,6 +322,8 @@ func TestChoicesThatAreWrong(t *testing.T) {
 	}
 }
 
+// TestTheDevicePluginReadsItsConfiguration reads it as k8s-rdma-shared-dev-plugin does
+// (types.UserConfigList), and with unknown keys as faults.
 func TestTheDevicePluginReadsItsConfiguration(t *testing.T) {
 	t.Parallel()
 	docs, err := Node(server("172.16.11.5/24", "172.16.12.5/24"), Choice{Name: "rails"})

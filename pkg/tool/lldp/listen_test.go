@@ -113,7 +113,7 @@ func TestListeningEnds(t *testing.T) {
 	sends(ctx, t, sw, "swp0", recorded(t))
 	got, err := listens(ctx, node, "nosuch", "nic0", "nic1")
 	stop()
-	if len(got) != 1 || got["nic0"].Port != "swp12" || cnierr.CodeOf(err) != cnierr.IO || !strings.Contains(err.Error(), `"nosuch"`) {
+	if len(got) != 1 || got["nic0"].Port != "swp12" || cnierr.CodeOf(err) != cnierr.IO || len(cnierr.Each(err)) != 1 || !strings.Contains(err.Error(), `"nosuch"`) {
 		t.Errorf("got %v, error %v", got, err)
 	}
 	if left, err := node.Run("cat", "/proc/net/packet"); err != nil || strings.Contains(left, "88cc") {
