@@ -28,7 +28,8 @@ var update = flag.Bool("update", false, "rewrite the goldens in testdata")
 // TestPlanIsAsInItsGolden makes the plan of each testdata/*.txtar from
 // conf.json, facts.json and lease.json and compares it, as text, to plan.txt,
 // the result to result.json, or the error to error.txt. An archive with ops.txt has what
-// commands do not show, too: each operation as it is in the record.
+// commands do not show, too: each operation as it is in the record, and which of them are
+// undone one by one.
 func TestPlanIsAsInItsGolden(t *testing.T) {
 	t.Parallel()
 	files, err := filepath.Glob("testdata/*.txtar")
@@ -84,6 +85,7 @@ func run(t *testing.T, arc *txtar.Archive) *txtar.Archive {
 	}
 	roundTrip(t, p)
 	laws(t, p)
+	otherAddress(t, req, rails(t, req, in["facts.json"], in["lease.json"]), p)
 	text := strings.Join(p.Ops.Commands("pod"), "\n") + "\n"
 	out.Files = append(out.Files,
 		txtar.File{Name: "plan.txt", Data: []byte(text)},
@@ -104,6 +106,9 @@ func lines(t *testing.T, ops plan.Ops) []byte {
 			t.Fatal(err)
 		}
 		out.Write(append(b[1:len(b)-1], '\n'))
+	}
+	for _, op := range ops.Teardown() {
+		out.WriteString(strings.TrimSuffix(fmt.Sprintf("undo %s on %s: %s", op.Name(), op.Place, op.Link()), ": ") + "\n")
 	}
 	return out.Bytes()
 }
@@ -196,6 +201,23 @@ func laws(t *testing.T, p plan.Plan) {
 				t.Errorf("the addresses of %s that get the index (-want +got):\n%s", r.Link, diff)
 			}
 		}
+	}
+}
+
+// otherAddress checks that MACFromAddress is right, with another first address.
+func otherAddress(t *testing.T, req conf.Request, rails []plan.Rail, p plan.Plan) {
+	t.Helper()
+	if len(rails[0].Lease.Addresses) == 0 {
+		return
+	}
+	a := &rails[0].Lease.Addresses[0]
+	a.Prefix = netip.PrefixFrom(a.Prefix.Addr().Next(), a.Prefix.Bits())
+	other, err := plan.Make(req, rails)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if changes := other.Interfaces[0].MAC != p.Interfaces[0].MAC; plan.MACFromAddress(req) != changes {
+		t.Errorf("another address gives another MAC: %t", changes)
 	}
 }
 
