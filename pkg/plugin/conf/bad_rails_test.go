@@ -212,6 +212,7 @@ func TestFaultsOfRailsRouting(t *testing.T) {
 		{`"rails": [{"master": "a", "routing": {"defaultRoute": true, "metric": 7}}, {"master": "b", "routing": {"defaultRoute": true, "metric": 7}}], ` + ofPool(byRail), cnierr.BadConfig, `"rails[1].routing.defaultRoute": rail 0 and rail 1`, alone},
 		{lists(``, `, "routing": {"defaultRoute": true}`, ``), cnierr.BadConfig, `"rails[1].routing.defaultRoute": no subnet has a gateway`, `ipam.subnets[].gateway`},
 		{lists(`, "routing": {"defaultRoute": true, "mode": "none"}`, ``, ``), cnierr.BadConfig, `"rails[0].routing.defaultRoute": the mode none`, `policy or main`},
+		{`"rails": [{"master": "a"}, {"master": "b", "routing": {"defaultRoute": true}}, {"master": "c", "routing": {"defaultRoute": true}}], ` + ofPool(byRail), cnierr.BadConfig, `"rails[2].routing.defaultRoute": rail 1 and rail 2 cannot both have the pod's default route`, alone},
 		{eight + `, "routing": {"table": 250}, ` + ofPool(byRail), cnierr.BadConfig, `"routing.table": rail 3 needs the tables 253 to 253`, `1 to 252`},
 		{two + `, "routing": {"table": 252}`, cnierr.BadConfig, `"routing.table": rail 1 needs the tables 253`, `1 to 252`},
 		{two + `, "routing": {"table": 254}`, cnierr.BadConfig, `"routing.table": 254 is one of the kernel's tables`, `1 to 252`},
@@ -219,6 +220,7 @@ func TestFaultsOfRailsRouting(t *testing.T) {
 		{two + `, "routing": {"table": 250}, ` + ofPool(`"subnets": [{"subnet": "2001:db8:{rail}::/64"}, {"subnet": "2001:db8:1{rail}::/64"}]`), cnierr.BadConfig, `"routing.table": rail 1 needs the tables 252 to 253`, `1 to 252`},
 		{two + `, "routing": {"table": 2147483647}`, cnierr.BadConfig, `"routing.table": rail 1 needs the tables 2147483648`, `1 to 252`},
 		{lists(`, "routing": {"table": 100}`, `, "routing": {"table": 100}`, ``), cnierr.BadConfig, `"rails[1].routing.table": rail 0 and rail 1 would both use table 100`, others},
+		{`"rails": [{"master": "a"}, {"master": "b", "routing": {"table": 100}}, {"master": "c", "routing": {"table": 101}}], ` + ofPool(`"subnets": [{"subnet": "10.0.{rail}.0/24"}, {"subnet": "10.1.{rail}.0/24"}]`), cnierr.BadConfig, `"rails[2].routing.table": rail 1 and rail 2 would both use table 101`, others},
 		{lists(`, "routing": {"table": 101}`, ``, `, "routing": {"table": 100}`), cnierr.BadConfig, `"routing.table": rail 0 and rail 1 would both use table 101`, others},
 		{lists(``, `, "routing": {"table": 254}`, ``), cnierr.BadConfig, `"rails[1].routing.table": 254 is one of the kernel's tables`, `1 to 252`},
 	} {

@@ -70,20 +70,17 @@ func TestANodeMayHaveManyAddresses(t *testing.T) {
 		"ipam": {"type": "roce-ipam", "subnets": [{"subnet": "172.16.11.0/24", "gateway": "172.16.11.254"}]}}`))
 	lease := plan.Lease{Addresses: []plan.LeasedAddress{{Prefix: netip.MustParsePrefix("172.16.11.9/24"), Gateway: netip.MustParseAddr("172.16.11.254")}}}
 	var addrs []netip.Addr
-	for i := range 257 {
-		p, err := plan.Make(req, []plan.Rail{{Rail: req.Rails[0], Facts: plan.Facts{HostAddrs: addrs}, Lease: lease}})
-		if err != nil {
-			t.Fatalf("%d addresses: %v", i, err)
+	for i := range 256 {
+		addrs = append(addrs, netip.AddrFrom4([4]byte{10, 0, 0, byte(i)}))
+	}
+	p, err := plan.Make(req, []plan.Rail{{Rail: req.Rails[0], Facts: plan.Facts{HostAddrs: addrs}, Lease: lease}})
+	routes := 0
+	for r := range plan.All[plan.Route](p.Ops.At(plan.Pod)) {
+		if r.Dst.IsSingleIP() {
+			routes++
 		}
-		routes := 0
-		for r := range plan.All[plan.Route](p.Ops.At(plan.Pod)) {
-			if r.Dst.IsSingleIP() {
-				routes++
-			}
-		}
-		if routes != i+1 { // to local DNS, too
-			t.Fatalf("%d addresses: %d routes", i, routes)
-		}
-		addrs = append(addrs, netip.AddrFrom4([4]byte{10, 0, byte(i >> 8), byte(i)}))
+	}
+	if err != nil || routes != len(addrs)+1 { // to local DNS, too
+		t.Errorf("%d routes, %v", routes, err)
 	}
 }
