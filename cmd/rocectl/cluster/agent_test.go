@@ -5,9 +5,11 @@ package cluster
 
 import (
 	"errors"
+	"fmt"
 	"io"
 	"net"
 	"net/http"
+	"net/netip"
 	"os"
 	"slices"
 	"strings"
@@ -78,6 +80,54 @@ func TestIdleConnectionsTakeNoPlaceOfOthers(t *testing.T) {
 	}
 	if open > maxConnections {
 		t.Errorf("%d connections of one client are open, at most %d may be", open, maxConnections)
+	}
+}
+
+// guest is a connection that does nothing.
+type guest struct {
+	net.Conn
+	from, name string
+	ended      *[]string
+}
+
+func (g guest) RemoteAddr() net.Addr { return net.TCPAddrFromAddrPort(netip.MustParseAddrPort(g.from)) }
+
+func (g guest) Close() error { *g.ended = append(*g.ended, g.name); return nil }
+
+// TestTheOldestConnectionOfTheNetworkWithMostEnds has one client with a place too much, from one
+// address or from several of a network, beside one that was there before it.
+func TestTheOldestConnectionOfTheNetworkWithMostEnds(t *testing.T) {
+	t.Parallel()
+	for first, second := range map[string]string{
+		"192.0.2.1:%d":          "192.0.2.1:%d",
+		"[::ffff:192.0.2.1]:%d": "192.0.2.1:%d",
+		"[2001:db8::1]:%d":      "[2001:db8::ffff:0:0:2]:%d",
+		"[fe80::1%%eth0]:%d":    "[fe80::2%%eth1]:%d",
+	} {
+		var g guests
+		var ended []string
+		come := func(name, from string, port int) guest {
+			c := guest{name: name, from: fmt.Sprintf(from, port), ended: &ended}
+			g.note(c, http.StateNew)
+			return c
+		}
+		come("friend", "[2001:db8:0:1::1]:%d", 1)
+		come("neighbour", "192.0.2.2:%d", 1)
+		gone := come("ended by itself", first, 1)
+		for i := range maxConnections - 3 {
+			come(fmt.Sprint("idle ", i), []string{first, second}[i%2], 2+i)
+		}
+		g.note(gone, http.StateIdle)
+		g.note(gone, http.StateClosed)
+		come("fits", first, 1000)
+		if len(ended) > 0 {
+			t.Errorf("%s: with %d connections, the server ends %q", second, maxConnections, ended)
+		}
+		come("too many", first, 1001)
+		come("another", "[2001:db8:0:2::1]:%d", 1)
+		if want := []string{"idle 0", "idle 1"}; !slices.Equal(ended, want) {
+			t.Errorf("%s: the server ends %q, want %q", second, ended, want)
+		}
 	}
 }
 

@@ -85,7 +85,7 @@ func (f gcFlags) lead(ctx context.Context, api *kube.API, log *slog.Logger, work
 	err = elect.Candidate{
 		Lease: api.Election(f.namespace, leaseName), Name: host + "_" + rand.Text(),
 		Clock: Clock(), Date: time.Now, Log: log,
-	}.Lead(ctx, func(ctx context.Context) { _ = work(ctx) }) // the context's error
+	}.Lead(ctx, work)
 	if ctx.Err() != nil {
 		log.Info("stopped")
 		return nil

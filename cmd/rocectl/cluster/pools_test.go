@@ -108,6 +108,36 @@ func TestPoolsAreSeenInTheSameOrder(t *testing.T) {
 	}
 }
 
+// TestAChangeOfAPoolIsMoreThanItsStatus: a pool that was deleted and made again while the watch
+// was broken comes as an update.
+func TestAChangeOfAPoolIsMoreThanItsStatus(t *testing.T) {
+	t.Parallel()
+	for name, tt := range map[string]struct {
+		change func(*kube.RailPool)
+		want   int
+	}{
+		"a status":       {func(p *kube.RailPool) { p.ResourceVersion, p.Status.Free = "8", 5 }, 0},
+		"a spec":         {func(p *kube.RailPool) { p.Generation = 2 }, 1},
+		"a finalizer":    {func(p *kube.RailPool) { p.Finalizers = nil }, 1},
+		"another object": {func(p *kube.RailPool) { p.UID = "v" }, 1},
+	} {
+		before := &kube.RailPool{ObjectMeta: metav1.ObjectMeta{Name: "p", UID: "u", Generation: 1, Finalizers: []string{"f"}}}
+		now := *before
+		tt.change(&now)
+		heard, changed := 0, 0
+		h := handler(func() { heard++ }, func() { changed++ })
+		h.OnUpdate(before, &now)
+		if heard != 1 || changed != tt.want {
+			t.Errorf("%s: heard %d times, %d changes, want %d", name, heard, changed, tt.want)
+		}
+		h.OnAdd(before, true)
+		h.OnDelete(before)
+		if heard != 3 || changed != 2+tt.want {
+			t.Errorf("%s: a pool that comes and goes: heard %d times, %d changes", name, heard-1, changed-tt.want)
+		}
+	}
+}
+
 // TestTheErrorSaysWhyTheFirstAnswerDoesNotCome first asks an address where no server
 // listens. Then it asks a server that refuses the token.
 func TestTheErrorSaysWhyTheFirstAnswerDoesNotCome(t *testing.T) {

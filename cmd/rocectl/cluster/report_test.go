@@ -13,6 +13,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/google/go-cmp/cmp"
+
 	"github.com/roce-cni/roce-cni/integration/cnitest"
 	"github.com/roce-cni/roce-cni/pkg/cluster/agent"
 	"github.com/roce-cni/roce-cni/pkg/cluster/fleet"
@@ -126,18 +128,48 @@ func TestAReportIsShortAndHasOnlyPrintableCharacters(t *testing.T) {
 	}
 }
 
+func TestAReportHasEachPropertyOfANIC(t *testing.T) {
+	t.Parallel()
+	six := 6
+	port := nic.Details{
+		Rail: &six, Netdev: "ens1", PCI: "0000:01:00.0", Device: "mlx5_0", Number: 2, State: "ACTIVE", Speed: 400000, MTU: 9000,
+		VendorID: "15b3", DeviceID: "1021", Driver: nic.Driver{Name: "mlx5_core", Version: "6.18", Firmware: "28.39.1002"},
+		GIDs: nic.GIDs{Size: 256, Width: 3, Used: 7}, QoS: "PFC 3",
+		GPUs: []nic.GPU{{Name: "0000:02:00.0", Distance: "PIX"}, {Name: "0000:03:00.0", Distance: "PIX"}},
+	}
+	want := fleet.Rail{
+		Rail: 6, Netdev: "ens1", PCI: "0000:01:00.0", Device: "mlx5_0", Port: 2, State: "ACTIVE", Speed: 400000, MTU: 9000,
+		Vendor: "15b3", DeviceID: "1021", Driver: "mlx5_core 6.18", Firmware: "28.39.1002", GIDs: 256, GIDWidth: 3, QoS: "PFC 3",
+		GPUs: []string{"0000:02:00.0", "0000:03:00.0"}, Distance: "PIX", Switch: "leaf", SwitchPort: "swp1",
+	}
+	got := reportOf([]nic.Details{port}, map[string]fleet.Connection{"ens1": {Switch: "leaf", Port: "swp1"}}, fleet.Report{})
+	if diff := cmp.Diff(fleet.Report{Rails: []fleet.Rail{want}}, got); diff != "" {
+		t.Errorf("(-want +got)\n%s", diff)
+	}
+}
+
+// TestADeviceOfAPodIsReportedAsBefore has two NICs, of which a pod has the second one, and one
+// that is at its place later.
 func TestADeviceOfAPodIsReportedAsBefore(t *testing.T) {
 	t.Parallel()
-	zero := 0
-	port := nic.Details{Rail: &zero, Netdev: "ens1", PCI: "0000:01:00.0", Device: "mlx5_0", Number: 1, State: "ACTIVE", MTU: 9000, GIDs: nic.GIDs{Size: 256}}
-	before := reportOf([]nic.Details{port}, map[string]fleet.Connection{"ens1": {Switch: "leaf", Port: "swp1"}}, fleet.Report{})
-	port.State, port.GIDs = "AWAY", nic.GIDs{}
-	if now := reportOf([]nic.Details{port}, nil, before); !reflect.DeepEqual(now, before) {
+	zero, one := 0, 1
+	first := nic.Details{Rail: &zero, Netdev: "ens1", PCI: "0000:01:00.0", Device: "mlx5_0", Number: 1, State: "ACTIVE"}
+	port := nic.Details{Rail: &one, Netdev: "ens2", PCI: "0000:02:00.0", Device: "mlx5_1", Number: 1, State: "ACTIVE", MTU: 9000, GIDs: nic.GIDs{Size: 256}}
+	before := reportOf([]nic.Details{first, port}, map[string]fleet.Connection{"ens2": {Switch: "leaf", Port: "swp1"}}, fleet.Report{})
+	port.State, port.GIDs = nic.Away, nic.GIDs{}
+	if now := reportOf([]nic.Details{first, port}, nil, before.With(map[string][]fleet.Fault{"ens2": {fleet.Down}})); !reflect.DeepEqual(now, before) {
 		t.Errorf("%+v, before %+v", now, before)
 	}
-	port.State = "DOWN"
-	if now := reportOf([]nic.Details{port}, nil, before); reflect.DeepEqual(now, before) {
-		t.Errorf("a port that is down is reported as %+v", now)
+	for name, change := range map[string]func(*nic.Details){
+		"a port that is down":   func(p *nic.Details) { p.State = "DOWN" },
+		"another NIC":           func(p *nic.Details) { p.PCI = "0000:03:00.0" },
+		"a NIC of another rail": func(p *nic.Details) { p.Rail = new(2) },
+	} {
+		p := port
+		change(&p)
+		if now := reportOf([]nic.Details{first, p}, nil, before); !reflect.DeepEqual(now, reportOf([]nic.Details{first, p}, nil, fleet.Report{})) {
+			t.Errorf("%s is reported as %+v", name, now)
+		}
 	}
 }
 

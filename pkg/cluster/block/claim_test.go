@@ -314,33 +314,52 @@ func TestTheLastBlockIsFound(t *testing.T) {
 }
 
 // One node cannot stop the others with a block that does not fit the pool. The blocks
-// that share host indexes with it are not claimed.
+// that share host indexes with it are not claimed, and all others are.
 func TestABlockThatDoesNotFitIsPassedOver(t *testing.T) {
 	t.Parallel()
-	for _, blocks := range []int{16, 2048} {
-		s, store := sized(t, blocks), blocktest.NewMem()
-		foe := block.Spec{Pool: "gpu", Index: 4, Size: 48, Owner: block.Owner{NodeName: "foe", MachineID: "foe"}} // the blocks 12 to 14
-		if _, err := store.Create(t.Context(), block.Block{Name: "gpu-4", Spec: foe}); err != nil {
-			t.Fatal(err)
-		}
-		var doubts []string
-		c := claimer(store, 2)
-		c.Node.Own = []netip.Addr{netip.MustParseAddr("10.1.0.4")} // it begins with the foe's block
-		c.Doubt = func(err error) { doubts = append(doubts, err.Error()) }
-		if _, err := c.Own(t.Context(), s); err != nil {
-			t.Errorf("%d blocks: own: %v", blocks, err)
-		}
-		var have []block.Block
-		for range 8 {
-			have = append(have, mustClaim(t, c, s, have...))
-		}
-		for _, b := range have {
-			if b.Spec.Index == 4 || blocks == 16 && b.Spec.Index >= 12 && b.Spec.Index <= 14 {
-				t.Errorf("%d blocks: claimed %s", blocks, b.Name)
+	for _, foe := range []struct {
+		index, size int
+		shares      []int // indexes of blocks of 16
+	}{
+		{4, 48, []int{12, 13, 14}},
+		{8, 8, []int{4}}, // the first half of a block
+		{11, 8, []int{5}},
+		{1, 24, []int{1, 2}},
+		{15, 17, []int{15}}, // and more than the pool has
+		{3, 1, []int{0}},
+	} {
+		for _, blocks := range []int{16, 2048} {
+			s, store := sized(t, blocks), blocktest.NewMem()
+			theirs := block.Spec{Pool: "gpu", Index: foe.index, Size: foe.size, Owner: block.Owner{NodeName: "foe", MachineID: "foe"}}
+			if _, err := store.Create(t.Context(), block.Block{Name: s.Name(foe.index), Spec: theirs}); err != nil {
+				t.Fatal(err)
 			}
-		}
-		if len(doubts) == 0 || !strings.Contains(doubts[0], "they would overlap") {
-			t.Errorf("%d blocks: doubts %q", blocks, doubts)
+			var doubts []string
+			c := claimer(store, 2)
+			c.Node.Own = []netip.Addr{netip.AddrFrom4([4]byte{10, 1, 0, byte(foe.index)})} // it begins with the foe's block
+			c.Doubt = func(err error) { doubts = append(doubts, err.Error()) }
+			if _, err := c.Own(t.Context(), s); err != nil {
+				t.Errorf("%d blocks: own: %v", blocks, err)
+			}
+			taken := map[int]bool{foe.index: true}
+			for _, i := range foe.shares {
+				taken[i] = true
+			}
+			var have []block.Block
+			for range 16 - len(taken) {
+				have = append(have, mustClaim(t, c, s, have...))
+			}
+			for _, b := range have {
+				if b.Spec.Index == foe.index || blocks == 16 && taken[b.Spec.Index] {
+					t.Errorf("%+v of %d blocks: claimed %s", foe, blocks, b.Name)
+				}
+			}
+			if len(doubts) == 0 || !strings.Contains(doubts[0], "they would overlap") {
+				t.Errorf("%+v of %d blocks: doubts %q", foe, blocks, doubts)
+			}
+			if _, err := c.Claim(t.Context(), s, have); blocks == 16 && cnierr.CodeOf(err) != cnierr.PoolExhausted {
+				t.Errorf("%+v: one block more: %v, want code %d", foe, err, cnierr.PoolExhausted)
+			}
 		}
 	}
 }

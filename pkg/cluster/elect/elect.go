@@ -58,8 +58,9 @@ type Candidate struct {
 
 // Lead waits until the process is elected, and works until the context ends. Then it gives
 // the Lease up, so that the next process need not wait. If the process does not keep the
-// Lease, Lead ends the context of work, and returns ErrLost when work has returned.
-func (c Candidate) Lead(ctx context.Context, work func(context.Context)) error {
+// Lease, Lead ends the context of work, and returns ErrLost when work has returned. The error
+// of work is that of its context.
+func (c Candidate) Lead(ctx context.Context, work func(context.Context) error) error {
 	e := &election{Candidate: c}
 	for e.try(ctx, Limit); !e.leads(); e.try(ctx, Limit) {
 		if err := c.Wait(ctx, Pause); err != nil {
@@ -69,7 +70,7 @@ func (c Candidate) Lead(ctx context.Context, work func(context.Context)) error {
 	c.Log.Info("this process is elected and starts", "identity", c.Name)
 	working, stop := context.WithCancel(ctx)
 	ended := make(chan struct{})
-	go func() { defer close(ended); work(working) }()
+	go func() { defer close(ended); _ = work(working) }()
 	for e.leads() && c.Wait(ctx, min(Pause, e.until-c.Now())) == nil {
 		e.try(ctx, e.until-c.Now())
 	}

@@ -61,7 +61,7 @@ func (s *server) put(l *coordination.Lease) error {
 }
 
 // works is the work of a leader.
-func (s *server) works(name string) func(context.Context) {
+func (s *server) works(name string) func(context.Context) error {
 	count := func(n int) {
 		s.mu.Lock()
 		defer s.mu.Unlock()
@@ -70,10 +70,11 @@ func (s *server) works(name string) func(context.Context) {
 		}
 		s.most = max(s.most, s.working)
 	}
-	return func(ctx context.Context) {
+	return func(ctx context.Context) error {
 		count(1)
 		<-ctx.Done()
 		count(-1)
+		return ctx.Err()
 	}
 }
 

@@ -18,7 +18,7 @@ func nicFaults() []fault {
 		}
 		if !slave {
 			w.rdma.Devices = w.rdma.Devices[:1]
-			w.port(0).NetdevIndex = 9
+			w.port(0).NetdevIndex, w.routes[0].Index = 9, 9
 		}
 	}
 	vf := func(trust, spoof bool) func(*world) {
@@ -28,7 +28,7 @@ func nicFaults() []fault {
 			w.write("sys/class/net/ens1f0np0/device/virtfn0/net/ens1f0v0/mtu", "9000")
 		}
 	}
-	// A GPU, and a bridge above the NIC with ACS as its second capability.
+	// A GPU, and three bridges above the NIC, the second of which has ACS as its second capability.
 	acs := func(control byte, size int) func(*world) {
 		return func(w *world) {
 			w.gpu()
@@ -38,19 +38,22 @@ func nicFaults() []fault {
 				copy(config[0x100:], []byte{0x01, 0x00, 0x02, 0x14}) // AER, the next at 0x140
 				copy(config[0x140:], []byte{0x0d, 0x00, 0x01, 0x00, 0x5f, 0x00, control, 0x00})
 			}
-			w.write("sys/bus/pci/devices/0000:0a:00.0/config", string(config))
-			w.targets["sys/class/infiniband/mlx5_0"] = "../../devices/pci0000:0a/0000:0a:00.0/0000:0b:00.0/infiniband/mlx5_0"
+			for _, other := range []string{"08", "0a"} {
+				w.write("sys/bus/pci/devices/0000:"+other+":00.0/config", string(make([]byte, 4096)))
+			}
+			w.write("sys/bus/pci/devices/0000:09:00.0/config", string(config))
+			w.targets["sys/class/infiniband/mlx5_0"] = "../../devices/pci0000:08/0000:08:00.0/0000:09:00.0/0000:0a:00.0/0000:0b:00.0/infiniband/mlx5_0"
 		}
 	}
 	return []fault{
 		{
 			name: "ACS redirects", change: acs(0x1d, 4096),
-			check: "pcie-acs", verdict: report.Problem, says: "mlx5_0: redirected by 0000:0a:00.0", advice: "setpci -s 0000:0a:00.0 ECAP_ACS+0x6.w=0000\n# until",
+			check: "pcie-acs", verdict: report.Problem, says: "mlx5_0: redirected by 0000:09:00.0", advice: "setpci -s 0000:09:00.0 ECAP_ACS+0x6.w=0000\n# until",
 			after: acs(0, 4096),
 		},
 		{
 			name: "ACS is off", change: acs(0, 4096),
-			check: "pcie-acs", verdict: report.OK, says: "mlx5_0: 1 bridge above it, none redirects",
+			check: "pcie-acs", verdict: report.OK, says: "mlx5_0: 3 bridges above it, none redirects",
 		},
 		{
 			name: "a capability that names itself as the next one",
@@ -58,9 +61,9 @@ func nicFaults() []fault {
 				acs(0, 4096)(w)
 				config := make([]byte, 4096)
 				copy(config[0x100:], []byte{0x01, 0x00, 0x02, 0x10})
-				w.write("sys/bus/pci/devices/0000:0a:00.0/config", string(config))
+				w.write("sys/bus/pci/devices/0000:09:00.0/config", string(config))
 			},
-			check: "pcie-acs", verdict: report.OK, says: "mlx5_0: 1 bridge above it, none redirects",
+			check: "pcie-acs", verdict: report.OK, says: "mlx5_0: 3 bridges above it, none redirects",
 		},
 		{
 			name: "a device on no bus", change: acs(0, 4096),

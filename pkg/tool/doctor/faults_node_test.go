@@ -272,7 +272,7 @@ func softwareFaults() []fault {
 		},
 		{
 			name: "a pool has no block since the boot", change: func(w *world) { w.pools.BootID = "another" },
-			check: "pools", verdict: report.Problem, says: "of another boot", advice: "/healthz", also: []string{"host-link"},
+			check: "pools", verdict: report.Problem, says: "of another boot", advice: "/healthz", also: []string{"host-link", "pool-routes"},
 			after: func(w *world) { w.pools.BootID = bootID },
 		},
 		{
@@ -316,7 +316,7 @@ func softwareFaults() []fault {
 		},
 		{
 			name: "the state folder cannot be read", change: func(w *world) { w.spoil("pools") },
-			check: "pools", verdict: report.CannotTell, says: "list the pools", advice: "state folder", also: []string{"agent"},
+			check: "pools", verdict: report.CannotTell, says: "list the pools", advice: "state folder", also: []string{"agent", "pool-routes"},
 		},
 		{
 			name: "the state folder of the agent cannot be read", change: func(w *world) { w.spoil("pools") },

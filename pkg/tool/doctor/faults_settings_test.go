@@ -95,7 +95,7 @@ func configuredFaults() []fault {
 				for i := range 2 {
 					w.link(i).SlaveKind, w.link(i).Master = "bond", 9
 				}
-				w.rdma.Devices, w.port(0).NetdevIndex = w.rdma.Devices[:1], 9
+				w.rdma.Devices, w.port(0).NetdevIndex, w.routes[0].Index = w.rdma.Devices[:1], 9, 9
 			},
 			check: "nic-qos", verdict: report.OK, says: "ens1f0np0, ens2f0np0: PFC for priority 3",
 		},

@@ -56,7 +56,7 @@ func moduleFaults() []fault {
 		},
 		{
 			name: "modules cannot be read", change: func(w *world) { w.deny("sys/module") },
-			check: "rdma-modules", verdict: report.CannotTell, says: "permission denied", advice: "/sys/module", also: []string{"rdma-driver", "gid-table", "gpu-direct"},
+			check: "rdma-modules", verdict: report.CannotTell, says: "permission denied", advice: "/sys/module", also: []string{"rdma-driver", "gid-table", "gpu-direct", "pcie-acs"},
 		},
 		{
 			name: "OFED runs", change: func(w *world) {
@@ -161,7 +161,7 @@ func portFaults() []fault {
 			after: func(w *world) { w.rdma = healthy(w.t).rdma },
 		},
 		{
-			name: "a pod has the interface", change: func(w *world) { w.port(0).NetdevIndex = 0 },
+			name: "a pod has the interface", change: func(w *world) { w.port(0).NetdevIndex, w.routes = 0, w.routes[1:] },
 			check: "rdma-ports", verdict: report.OK, says: "interface in another namespace", also: []string{"rdma-mtu"},
 		},
 		{

@@ -128,20 +128,64 @@ func newMachine(t *testing.T, attachments int) *machine {
 		Clock:  pace.Clock{Now: m.now, Rand: func() float64 { return .5 }}, Log: slog.New(slog.DiscardHandler),
 	})
 	for i := range attachments {
-		at := container(i)
-		release, err := records.Lock(t.Context(), at.ContainerID) // makes the folder
-		fatal(t, err)
-		fatal(t, records.Save(record.Record{
-			Attachment: at, Netns: "/proc/self/ns/net", NetnsID: netns.ID{Ino: uint64(i)}, Committed: true,
-			Plan: plan.Plan{Ops: plan.InPod(plan.Child{Name: "net1", Parent: "r0"})},
-		}))
-		release()
+		m.attach(t, container(i))
 	}
 	ctx, stop := context.WithCancel(t.Context())
 	var all sync.WaitGroup
 	all.Go(func() { m.Run(ctx) })
 	t.Cleanup(func() { stop(); all.Wait() })
 	return m
+}
+
+// attach saves the record of an attachment.
+func (m *machine) attach(t *testing.T, at conf.Attachment) {
+	t.Helper()
+	release, err := m.Records.Lock(t.Context(), at.ContainerID) // makes the folder
+	fatal(t, err)
+	defer release()
+	fatal(t, m.Records.Save(record.Record{
+		Attachment: at, Netns: "/proc/self/ns/net", NetnsID: netns.ID{Ino: uint64(numberOf(at))}, Committed: true,
+		Plan: plan.Plan{Ops: plan.InPod(plan.Child{Name: at.IfName, Parent: "r0"})},
+	}))
+}
+
+// TestTheOtherNetworkOfAPodIsFollowedWhenOneIsGone: its DEL came, or its ADD did not finish.
+func TestTheOtherNetworkOfAPodIsFollowedWhenOneIsGone(t *testing.T) {
+	t.Parallel()
+	for name, lose := range map[string]func(*machine, *testing.T, conf.Attachment){
+		"gone at a look": func(m *machine, _ *testing.T, at conf.Attachment) {
+			m.mu.Lock()
+			defer m.mu.Unlock()
+			m.why[at] = record.ErrNotExist
+		},
+		"gone at a call": func(m *machine, t *testing.T, at conf.Attachment) {
+			fatal(t, m.Records.Delete(at))
+			fatal(t, m.Calls.Append(calls.Call{At: time.Now(), Verb: "DEL", Attachment: at}))
+			m.Called(t.Context())
+		},
+	} {
+		synctest.Test(t, func(t *testing.T) {
+			m := newMachine(t, 1)
+			one, other := container(0), conf.Attachment{ContainerID: container(0).ContainerID, IfName: "net2"}
+			m.attach(t, other)
+			time.Sleep(sweepEvery + time.Second)
+			synctest.Wait()
+			lose(m, t, one)
+			m.tells(one)
+			time.Sleep(again + quiet)
+			synctest.Wait()
+			if m.get(one) != nil {
+				t.Errorf("%s: it is followed", name)
+			}
+			m.damage(other)
+			m.tells(other)
+			time.Sleep(again + quiet)
+			synctest.Wait()
+			if n := len(m.repairs()); n != 1 {
+				t.Errorf("%s: %d repairs of the other network", name, n)
+			}
+		})
+	}
 }
 
 func TestADayOfAnIdleNodeHasItsSweepsAndNothingElse(t *testing.T) {

@@ -310,16 +310,7 @@ func TestALostSlotIsTroubleAsLongAsAPodUsesIt(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		o := open(t, func(*fixture) {})
 		for _, pod := range []string{"db-0", "db-1", "db-2"} {
-			a := o.ask(pod, 0)
-			if !a.Granted() {
-				t.Fatalf("got %+v", a)
-			}
-			s := a.Rails[0][0]
-			if _, err := o.config().Leases.Acquire(t.Context(), ipam.Ask{
-				Pool: pool.OfRailPool("compute"), Subnets: []ipam.Subnet{{Prefix: s.Prefix, Ranges: s.Ranges}}, Owner: owner(pod),
-			}); err != nil {
-				t.Fatal(err)
-			}
+			o.lease(pod)
 		}
 		leases := o.store.Snapshot()
 		lost := map[string]string{} // by the pod
@@ -344,6 +335,41 @@ func TestALostSlotIsTroubleAsLongAsAPodUsesIt(t *testing.T) {
 			delete(lost, pod)
 		}
 	})
+}
+
+// TestASlotOfAPodIsNotGrantedToAnotherAfterARestore has etcd be what it was when the slot of
+// db-0 was that of db-9. Without an API server, nothing says that db-9 may have it.
+func TestASlotOfAPodIsNotGrantedToAnotherAfterARestore(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		o := open(t, func(*fixture) {})
+		o.lease("db-0")
+		leases := o.store.Snapshot()
+		leases[0].Spec.Pod, leases[0].UID = "db-9", "another"
+		o.store.Restore(leases)
+		time.Sleep(10 * time.Minute)
+		o.tell(func() { o.away = true })
+		if a := o.ask("db-9", 0); a.Wait == "" {
+			t.Errorf("db-9 gets %+v", a)
+		}
+		if a := o.ask("db-0", 0); !a.Granted() {
+			t.Errorf("db-0 gets %+v", a)
+		}
+	})
+}
+
+// lease has a pod get its sticky address, and lease it.
+func (o *fixture) lease(pod string) {
+	o.Helper()
+	a := o.ask(pod, 0)
+	if !a.Granted() {
+		o.Fatalf("got %+v", a)
+	}
+	s := a.Rails[0][0]
+	if _, err := o.config().Leases.Acquire(o.Context(), ipam.Ask{
+		Pool: pool.OfRailPool("compute"), Subnets: []ipam.Subnet{{Prefix: s.Prefix, Ranges: s.Ranges}}, Owner: owner(pod),
+	}); err != nil {
+		o.Fatal(err)
+	}
 }
 
 // owner is a pod with a sticky address.
