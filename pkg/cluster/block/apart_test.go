@@ -4,6 +4,7 @@
 package block_test
 
 import (
+	"fmt"
 	"strings"
 	"testing"
 
@@ -31,6 +32,7 @@ func TestPodsOfTwoPoolsGetNoCommonAddress(t *testing.T) {
 		"another network":                   {`{"fabric": "storage", "rails": [{"subnets": [{"subnet": "10.0.0.0/24"}]}]}`, ""},
 		"one of the racks":                  {`{"rackLabel": "rack", "rails": [{"subnets": [{"subnet": "10.{rack}.0.32/28"}]}]}`, "10.0.0.33-10.0.0.46"},
 		"none of the racks":                 {`{"rackLabel": "rack", "rails": [{"subnets": [{"subnet": "10.{rack+2}.0.32/28"}]}]}`, ""},
+		"a rack behind one that is apart":   {`{"rackLabel": "rack", "racks": [{"name": "a", "rails": [{"subnets": [{"subnet": "10.0.0.64/26"}]}]}, {"name": "b", "rails": [{"subnets": [{"subnet": "10.1.0.32/28"}]}]}]}`, "10.1.0.33-10.1.0.46"},
 		"a rack of the table":               {`{"rackLabel": "rack", "racks": [{"name": "a", "rails": [{"subnets": [{"subnet": "10.9.0.0/24"}]}]}, {"name": "b", "rails": [{"subnets": [{"subnet": "10.1.0.32/28"}]}]}]}`, "10.1.0.33-10.1.0.46"},
 	} {
 		second := read(t, tt.spec)
@@ -58,6 +60,17 @@ func TestAPoolWithAFaultKeepsItsSubnets(t *testing.T) {
 	}
 	if err := bad.Apart(read(t, `{"rails": [{"subnets": [{"subnet": "10.0.0.0/24"}]}]}`)); err != nil {
 		t.Errorf("nothing is claimed of it, and it is said: %v", err)
+	}
+	const table = `{"rackLabel": "rack", "racks": [{"name": "a", "rails": [{"subnets": [{"subnet": "%s", "ranges": ["%s"]}]}]}, {"name": "b", "rails": [{"subnets": [{"subnet": "%s", "ranges": ["300"]}]}]}]}`
+	for racks, clash := range map[string]bool{
+		fmt.Sprintf(table, "10.9.0.0/24", "10.9.0.9", "10.0.0.0/25"):    true,
+		fmt.Sprintf(table, "10.0.0.0/23", "10.0.1.0/24", "10.9.0.0/24"): false, // rack a has no fault
+	} {
+		p := read(t, racks)
+		p.Name = "racks"
+		if err := ours.Apart(p); (err != nil) != clash {
+			t.Errorf("%s: %v", racks, err)
+		}
 	}
 	bad.Spec.Template, bad.Spec.Rails = &block.Template{Count: 1 << 40, Subnets: bad.Spec.Rails[0].Subnets}, nil
 	if err := ours.Apart(bad); err == nil {

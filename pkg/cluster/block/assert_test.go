@@ -48,7 +48,7 @@ func TestABlockThatAnotherNodeHasClaimedSinceIsLost(t *testing.T) {
 	store.Restore(nil)
 	theirs := mustClaim(t, claimer(store, 2), s)
 	kept, lost, err := claimer(store, 1).Assert(t.Context(), s, []block.Block{b})
-	if cnierr.CodeOf(err) != cnierr.Limited || len(kept) != 0 || len(lost) != 1 || lost[0].Name != b.Name {
+	if cnierr.CodeOf(err) != cnierr.Limited || len(kept) != 0 || len(lost) != 1 || lost[0] != b {
 		t.Errorf("kept %v, lost %v, error %v", names(kept), names(lost), err)
 	}
 	if there := store.Snapshot(); len(there) != 1 || there[0] != theirs {

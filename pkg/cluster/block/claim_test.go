@@ -152,7 +152,12 @@ func TestAFullPoolIsExhausted(t *testing.T) {
 		for n := range blocks {
 			fill(t, store, s, n)
 		}
-		_, err := claimer(store, 1).Claim(t.Context(), s, nil)
+		c := claimer(store, 1)
+		c.Machine = func(_ context.Context, node string) (string, error) {
+			t.Errorf("%d blocks: it asks about %s, which has another machine-id", blocks, node)
+			return "", nil
+		}
+		_, err := c.Claim(t.Context(), s, nil)
 		if cnierr.CodeOf(err) != cnierr.PoolExhausted {
 			t.Errorf("%d blocks: %v", blocks, err)
 		}
@@ -299,6 +304,28 @@ func TestWhatOwnHasFoundIsForgotten(t *testing.T) {
 	}
 }
 
+// behind is a store with cached lists that know nothing.
+type behind struct{ *blocktest.Mem }
+
+func (b behind) List(ctx context.Context, q block.Query) ([]block.Block, error) {
+	if q.Freshness == block.Cached {
+		return nil, nil
+	}
+	return b.Mem.List(ctx, q)
+}
+
+// The node has its second block, because another node had the first one.
+func TestABlockOfTheNodeIsAdoptedWhereItIsMet(t *testing.T) {
+	t.Parallel()
+	s, store := sized(t, 2048), blocktest.NewMem()
+	first := mustClaim(t, claimer(blocktest.NewMem(), 1), s)
+	fill(t, store, s, first.Spec.Index)
+	second := mustClaim(t, claimer(store, 1), s)
+	if got := mustClaim(t, claimer(behind{store}, 1), s); got.UID != second.UID {
+		t.Errorf("got %s, the node has %s", got.Name, second.Name)
+	}
+}
+
 func TestTheLastBlockIsFound(t *testing.T) {
 	t.Parallel()
 	for _, blocks := range []int{16, 2048} {
@@ -327,6 +354,8 @@ func TestABlockThatDoesNotFitIsPassedOver(t *testing.T) {
 		{1, 24, []int{1, 2}},
 		{15, 17, []int{15}}, // and more than the pool has
 		{3, 1, []int{0}},
+		{1 << 60, 32, nil}, // the product is no number
+		{1, 1 << 40, nil},
 	} {
 		for _, blocks := range []int{16, 2048} {
 			s, store := sized(t, blocks), blocktest.NewMem()
@@ -341,7 +370,10 @@ func TestABlockThatDoesNotFitIsPassedOver(t *testing.T) {
 			if _, err := c.Own(t.Context(), s); err != nil {
 				t.Errorf("%d blocks: own: %v", blocks, err)
 			}
-			taken := map[int]bool{foe.index: true}
+			taken := map[int]bool{}
+			if foe.index < 16 { // the name of a block of the pool
+				taken[foe.index] = true
+			}
 			for _, i := range foe.shares {
 				taken[i] = true
 			}
@@ -354,7 +386,8 @@ func TestABlockThatDoesNotFitIsPassedOver(t *testing.T) {
 					t.Errorf("%+v of %d blocks: claimed %s", foe, blocks, b.Name)
 				}
 			}
-			if len(doubts) == 0 || !strings.Contains(doubts[0], "they would overlap") {
+			met := blocks == 16 || foe.index < blocks
+			if met && (len(doubts) == 0 || !strings.Contains(doubts[0], "they would overlap")) {
 				t.Errorf("%+v of %d blocks: doubts %q", foe, blocks, doubts)
 			}
 			if _, err := c.Claim(t.Context(), s, have); blocks == 16 && cnierr.CodeOf(err) != cnierr.PoolExhausted {

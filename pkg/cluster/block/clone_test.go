@@ -20,15 +20,24 @@ func TestAnotherLiveNodeWithOurMachineIDIsReportedAndStopsNothing(t *testing.T) 
 	t.Parallel()
 	for _, blocks := range []int{64, 2048} {
 		s, store := sized(t, blocks), blocktest.NewMem()
+		former := claimer(store, 1) // a node that is gone
+		former.Node.Name = "former"
+		old := mustClaim(t, former, s)
 		theirs := mustClaim(t, claimer(store, 1), s)
 		clone := claimer(store, 1)
 		clone.Node.Name = "clone"
+		clone.Machine = func(_ context.Context, node string) (string, error) {
+			if node == "former" {
+				return "", block.ErrNotFound
+			}
+			return clone.Node.MachineID, nil
+		}
 		var doubt error
 		clone.Doubt = func(err error) { doubt = err }
 		if own, err := clone.Own(t.Context(), s); err != nil || len(own) != 0 {
 			t.Errorf("%d blocks: owns %v, error %v", blocks, own, err)
 		}
-		if got := mustClaim(t, clone, s); got.Spec.NodeName != "clone" || got.Name == theirs.Name || len(store.Snapshot()) != 2 {
+		if got := mustClaim(t, clone, s); got.Spec.NodeName != "clone" || got.Name == theirs.Name || got.Name == old.Name || len(store.Snapshot()) != 3 {
 			t.Errorf("%d blocks: got %+v", blocks, got)
 		}
 		if doubt == nil || !strings.Contains(doubt.Error(), `"node-1" and "clone" have the same machine-id`) {
@@ -39,6 +48,24 @@ func TestAnotherLiveNodeWithOurMachineIDIsReportedAndStopsNothing(t *testing.T) 
 		if own, err := clone.Own(t.Context(), s); err != nil || len(own) != 1 || doubt != nil {
 			t.Errorf("%d blocks: owns %v, error %v, doubt %v", blocks, own, err, doubt)
 		}
+	}
+}
+
+// A clone in another rack has blocks that share no address with ours.
+func TestACloneInAnotherRackIsReportedAsAClone(t *testing.T) {
+	t.Parallel()
+	const racks = `{"rails": [{"subnets": [{"subnet": "10.0.{rack}.0/24"}]}], "rackLabel": "rack"}`
+	store := blocktest.NewMem()
+	mustClaim(t, claimer(store, 1), space(t, racks, "2"))
+	clone := claimer(store, 1)
+	clone.Node.Name = "clone"
+	var doubts []string
+	clone.Doubt = func(err error) { doubts = append(doubts, err.Error()) }
+	if own, err := clone.Own(t.Context(), space(t, racks, "1")); err != nil || len(own) != 0 {
+		t.Errorf("owns %v, error %v", names(own), err)
+	}
+	if len(doubts) != 1 || !strings.Contains(doubts[0], "have the same machine-id") {
+		t.Errorf("doubts %q", doubts)
 	}
 }
 
@@ -53,6 +80,7 @@ func TestANodeThatGotAMachineIDOfItsOwnIsNoCloneAnyMore(t *testing.T) {
 	original.Node.Name, renewed.Node.MachineID = "original", "another"
 	old := mustClaim(t, claimer(store, 1), s)
 	original.Machine = func(context.Context, string) (string, error) { return "another", nil }
+	original.Doubt = func(err error) { t.Errorf("it doubts: %v", err) }
 	theirs, ours := mustClaim(t, renewed, s), mustClaim(t, original, s)
 	if there := store.Snapshot(); len(there) != 3 || theirs.Name == old.Name || ours.Name == old.Name {
 		t.Errorf("got %s and %s, there is %+v", theirs.Name, ours.Name, there)

@@ -18,6 +18,7 @@ func TestAnAddressIsFoundInItsBlock(t *testing.T) {
 	for addr, want := range map[string][2]int{
 		"10.0.0.0": {0, 0}, "10.0.0.37": {2, 37}, "10.1.0.37": {2, 37}, "fd00::25": {2, 37}, "10.1.0.255": {15, 255},
 		"10.2.0.1": {-1, -1}, "fd00::1:0:0": {-1, -1},
+		"fd00::ff:ffff": {block.MaxBlocks - 1, block.MaxBlocks*16 - 1}, "fd00::100:0": {-1, -1},
 	} {
 		index, number, ok := s.Find(netip.MustParseAddr(addr))
 		if !ok {

@@ -91,9 +91,15 @@ func TestSightingsAreOfOneBlock(t *testing.T) {
 	nodes := block.Nodes{"other": ""}
 	b := block.Block{Name: "gpu-1", UID: "1", Spec: block.Spec{Owner: block.Owner{NodeName: "a"}}}
 	seen, _ := block.Sightings{}.Look(0, []block.Block{b}, nodes, nil)
-	b.UID = "2" // the node was back, and has claimed it again
-	if _, due := seen.Look(2*time.Hour, []block.Block{b}, nodes, nil); len(due) != 0 {
-		t.Errorf("due %v", names(due))
+	claimed, touched := b, b
+	claimed.UID, touched.ResourceVersion = "2", "2" // the node was back
+	for _, b := range []block.Block{claimed, touched} {
+		if _, due := seen.Look(2*time.Hour, []block.Block{b}, nodes, nil); len(due) != 0 {
+			t.Errorf("due %v", due)
+		}
+	}
+	if _, due := seen.Look(2*time.Hour, []block.Block{b}, nodes, nil); len(due) != 1 {
+		t.Errorf("due %v, want the block that was seen", due)
 	}
 }
 

@@ -95,6 +95,15 @@ func TestASlotIsOneAddressOfEverySubnet(t *testing.T) {
 	s.Rails(70)
 }
 
+// Two racks have the same slots, and each its own leases of them.
+func TestALeaseHasTheNameOfItsRack(t *testing.T) {
+	t.Parallel()
+	const spec = `{"rackLabel": "rack", "rails": [{"subnets": [{"subnet": "10.{rack}.0.0/24"}]}], "sticky": {"ttl": "1h", "slots": "64-95"}}`
+	if s := stickySlots(t, spec, "7"); s.Name(72) != "gpu.7-s72" || s.Rack != "7" {
+		t.Errorf("%s of rack %q", s.Name(72), s.Rack)
+	}
+}
+
 func TestTheSlotOfAnAddressIsFound(t *testing.T) {
 	t.Parallel()
 	s := stickySlots(t, keeping, "")
@@ -177,6 +186,7 @@ func TestHostIndexesThatCannotBeStickyAreRefused(t *testing.T) {
 		`{"ttl": "24h", "slots": "64-94"}`:          `64-94 begins or ends inside a block of 16 host indexes`,
 		`{"ttl": "24h", "slots": "64-271"}`:         `the ranges of 10.0.0.0/24 do not contain all of 64-271`,
 		`{"ttl": "24h", "slots": "64-16777231"}`:    `16777231 is beyond all blocks`,
+		`{"ttl": "24h", "slots": "64-16777216"}`:    `16777216 is beyond all blocks`,
 		`{"ttl": "24h", "slots": "64-99999999999"}`: `is not a range`,
 	} {
 		spec := fmt.Sprintf(`{"template": {"count": 2, "subnets": [{"subnet": "10.{rail}.0.0/24"}, {"subnet": "fd00:{rail}::/64"}]}, "sticky": %s}`, sticky)

@@ -142,6 +142,21 @@ func TestABlockIsTheSameSlotsOnEveryRail(t *testing.T) {
 	}
 }
 
+// Reservations may overlap, and name addresses of several rails or of none.
+func TestAReservedAddressCountsOnce(t *testing.T) {
+	t.Parallel()
+	s := space(t, `{"template": {"count": 2, "subnets": [{"subnet": "10.{rail}.0.0/24", "exclude": ["10.{rail}.0.7"]}]},
+		"reservations": [{"ranges": ["10.0.0.4/30", "10.1.0.255-10.2.0.9"], "reason": "a"}, {"ranges": ["10.0.0.6-10.0.0.9"], "reason": "b"}]}`, "")
+	if got := s.Reserved(); got != 6+1 {
+		t.Errorf("%d addresses are reserved, want 10.0.0.4 to 10.0.0.9 and 10.1.0.255", got)
+	}
+	rails, err := s.Rails(owned(s, "", 16, 0))
+	want := [][]string{{"10.0.0.0/24 [10.0.0.0-10.0.0.15] -[10.0.0.4-10.0.0.9]"}, {"10.1.0.0/24 [10.1.0.0-10.1.0.15] -[10.1.0.7]"}}
+	if diff := cmp.Diff(want, text(rails)); err != nil || diff != "" {
+		t.Errorf("error %v, (-want +got)\n%s", err, diff)
+	}
+}
+
 // usable is what pods may have of a subnet.
 func usable(s pool.Subnet) []netrange.Range {
 	holes := append([]netrange.Range{{First: s.Gateway, Last: s.Gateway}}, s.Exclude...)
