@@ -150,6 +150,10 @@ func TestAReservedAddressCountsOnce(t *testing.T) {
 	if got := s.Reserved(); got != 6+1 {
 		t.Errorf("%d addresses are reserved, want 10.0.0.4 to 10.0.0.9 and 10.1.0.255", got)
 	}
+	shared := space(t, `{"rails": [{"subnets": [{"subnet": "10.0.0.0/24"}]}, {"subnets": [{"subnet": "10.0.0.0/24"}]}], "reservations": [{"ranges": ["10.0.0.4"], "reason": ""}]}`, "")
+	if got := shared.Reserved(); got != 1 {
+		t.Errorf("%d addresses are reserved of a subnet that two rails share", got)
+	}
 	rails, err := s.Rails(owned(s, "", 16, 0))
 	want := [][]string{{"10.0.0.0/24 [10.0.0.0-10.0.0.15] -[10.0.0.4-10.0.0.9]"}, {"10.1.0.0/24 [10.1.0.0-10.1.0.15] -[10.1.0.7]"}}
 	if diff := cmp.Diff(want, text(rails)); err != nil || diff != "" {

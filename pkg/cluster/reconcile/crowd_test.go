@@ -5,6 +5,7 @@ package reconcile_test
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -19,7 +20,8 @@ func (c *cluster) flood(pool, node string, n int) {
 	c.t.Helper()
 	for i := range n {
 		name := fmt.Sprintf("%s-%d", pool, i)
-		if _, err := c.Create(c.t.Context(), block.Block{Name: name, Spec: block.Spec{Pool: pool, Index: i, Size: 16, Owner: block.Owner{NodeName: node, MachineID: "machine-of-" + node}}}); err != nil {
+		if node == "" { // an operator makes leases alone
+		} else if _, err := c.Create(c.t.Context(), block.Block{Name: name, Spec: block.Spec{Pool: pool, Index: i, Size: 16, Owner: block.Owner{NodeName: node, MachineID: "machine-of-" + node}}}); err != nil {
 			c.t.Fatal(err)
 		}
 		name = fmt.Sprintf("%s-s%d", pool, i)
@@ -28,7 +30,9 @@ func (c *cluster) flood(pool, node string, n int) {
 		}
 		c.creators[name] = node
 	}
-	c.join(node, nil)
+	if node != "" {
+		c.join(node, nil)
+	}
 }
 
 func TestOneNodeCannotMakeTheReaperKeepWhatItLikes(t *testing.T) {
@@ -37,6 +41,7 @@ func TestOneNodeCannotMakeTheReaperKeepWhatItLikes(t *testing.T) {
 	c.claim("p", "", 1, "friend")
 	c.hold("db-0", "friend")
 	c.flood("nosuch", "foe", 3000)
+	c.flood("another", "a-foe", 1100)
 	o, err := c.Overview(t.Context())
 	if err != nil {
 		t.Fatal(err)
@@ -45,15 +50,18 @@ func TestOneNodeCannotMakeTheReaperKeepWhatItLikes(t *testing.T) {
 	for _, h := range o.Holdings {
 		blocks += h.Blocks
 	}
-	if want := 1024; blocks != want+1 || len(o.Idle) != want {
+	if want := 2 * 1024; blocks != want+1 || len(o.Idle) != want {
 		t.Errorf("%d blocks and %d free leases are kept, want %d each and one", blocks, len(o.Idle), want)
 	}
-	want := []reconcile.Crowd{{Kind: "RailBlock", Node: "foe", Count: 3000}, {Kind: "RailLease", Node: "foe", Count: 3000}}
-	if len(o.Crowds) != 2 || o.Crowds[0] != want[0] || o.Crowds[1] != want[1] {
+	want := []reconcile.Crowd{
+		{Kind: "RailBlock", Node: "foe", Count: 3000}, {Kind: "RailLease", Node: "foe", Count: 3000},
+		{Kind: "RailBlock", Node: "a-foe", Count: 1100}, {Kind: "RailLease", Node: "a-foe", Count: 1100},
+	}
+	if !slices.Equal(o.Crowds, want) {
 		t.Errorf("too many have %v, want %v", o.Crowds, want)
 	}
 	c.rounds(20 * time.Minute)
-	if a, b := len(c.Mem.Snapshot()), len(c.kept.Snapshot()); a != 1025 || b != 1025 {
+	if a, b := len(c.Mem.Snapshot()), len(c.kept.Snapshot()); a != 2049 || b != 2049 {
 		t.Errorf("%d blocks and %d leases are left of a pool that does not exist", a, b)
 	}
 	if !strings.Contains(c.log.String(), "node=foe kind=RailLease count=3000") {
@@ -61,6 +69,28 @@ func TestOneNodeCannotMakeTheReaperKeepWhatItLikes(t *testing.T) {
 	}
 	if len(c.said) == 0 {
 		t.Error("nothing was reported")
+	}
+}
+
+// TestWhatIsOfAPoolThatHasJustBeenMadeStays has the pool appear while its leases are listed.
+func TestWhatIsOfAPoolThatHasJustBeenMadeStays(t *testing.T) {
+	t.Parallel()
+	c := newCluster(t)
+	p := poolOf(t, "p", 1, strings.ReplaceAll(kept, "/24", "/8"))
+	c.flood("p", "much", 1100)
+	c.listed = func() { c.pools = []block.Pool{p} }
+	c.rounds(10 * time.Minute)
+	if a, b := len(c.Mem.Snapshot()), len(c.kept.Snapshot()); a != 1100 || b != 1100 {
+		t.Errorf("%d blocks and %d leases are left", a, b)
+	}
+}
+
+func TestWhatAnOperatorMakesIsNoCrowd(t *testing.T) {
+	t.Parallel()
+	c := newCluster(t, poolOf(t, "p", 1, strings.ReplaceAll(kept, "/24", "/8")))
+	c.flood("p", "", 1100)
+	if o, err := c.Overview(t.Context()); err != nil || len(o.Idle) != 1100 || len(o.Crowds) != 0 {
+		t.Errorf("%d leases, crowds %v, error %v", len(o.Idle), o.Crowds, err)
 	}
 }
 

@@ -58,6 +58,17 @@ func (c *cluster) holders(want ...string) {
 	}
 }
 
+// logs fails the test unless a line of the log has these texts.
+func (c *cluster) logs(texts ...string) {
+	c.t.Helper()
+	for line := range strings.Lines(c.log.String()) {
+		if !slices.ContainsFunc(texts, func(text string) bool { return !strings.Contains(line, text) }) {
+			return
+		}
+	}
+	c.t.Errorf("no line of the log has all of %q:\n%s", texts, c.log.String())
+}
+
 func TestALeaseEndsWhenItsPodDoesNotComeBack(t *testing.T) {
 	t.Parallel()
 	c := newCluster(t, poolOf(t, "p", 1, kept))
@@ -76,6 +87,7 @@ func TestALeaseEndsWhenItsPodDoesNotComeBack(t *testing.T) {
 	c.holders("db-0 ", "db-1 n", "db-2 ")
 	c.rounds(20 * time.Minute)
 	c.holders("db-1 n", "db-2 ")
+	c.logs("ended a lease: its pod has not come back", "pod=db-0")
 	c.rounds(24 * time.Hour)
 	c.holders("db-1 n", "db-2 ")
 }
@@ -109,6 +121,7 @@ func TestTheSlotOfANodeThatIsGoneForAnHourIsFreeForItsPod(t *testing.T) {
 	c.holders("db-0 stays", "db-1 goes", "db-2 with-pods")
 	c.rounds(20 * time.Minute)
 	c.holders("db-0 stays", "db-1 ", "db-2 with-pods")
+	c.logs("took a lease from a node that is gone", "pod=db-1", "node=goes")
 	c.rounds(2 * time.Hour) // since it was freed: its TTL has begun
 	c.holders("db-0 stays", "db-1 ", "db-2 with-pods")
 	c.rounds(time.Hour)
@@ -118,7 +131,7 @@ func TestTheSlotOfANodeThatIsGoneForAnHourIsFreeForItsPod(t *testing.T) {
 func TestOrphansListUnusedLeases(t *testing.T) {
 	t.Parallel()
 	c := newCluster(t, poolOf(t, "p", 1, kept))
-	for _, n := range []string{"here", "gone", "with-pods"} {
+	for _, n := range []string{"here", "gone", "with-pods", "replaced"} {
 		c.join(n, nil)
 	}
 	c.hold("db-0", "here")
@@ -126,7 +139,9 @@ func TestOrphansListUnusedLeases(t *testing.T) {
 	c.hold("db-2", "with-pods")
 	c.release(c.hold("db-3", "here"))
 	c.hold("db-4", "here")
-	c.absent["db-4"] = true
+	c.hold("db-5", "replaced")
+	c.absent["db-4"], c.absent["db-5"] = true, true
+	c.nodes[3].MachineID = "a new one"
 	c.leave("gone")
 	c.leave("with-pods")
 	c.bound["with-pods"] = true
@@ -141,6 +156,7 @@ func TestOrphansListUnusedLeases(t *testing.T) {
 		{Owner: block.Gone, Bound: true, TTL: 3 * time.Hour},
 		{TTL: 3 * time.Hour},
 		{Owner: block.Here, Absent: true, TTL: 3 * time.Hour},
+		{Owner: block.Replaced, TTL: 3 * time.Hour},
 	}
 	if diff := cmp.Diff(want, got, cmpopts.IgnoreFields(reconcile.Idle{}, "Lease")); diff != "" {
 		t.Error(diff)
@@ -151,8 +167,12 @@ func TestOrphansSayWhichLeasesKeepNothing(t *testing.T) {
 	t.Parallel()
 	racks := strings.NewReplacer("10.0.0.0/24", "10.0.{rack}.0/24", `{"rails"`, `{"rackLabel": "rack", "rails"`).Replace(kept)
 	c := newCluster(t, poolOf(t, "p", 1, kept), poolOf(t, "plain", 1, `{"rails": [{"subnets": [{"subnet": "10.1.0.0/24"}]}]}`), poolOf(t, "racks", 1, strings.ReplaceAll(racks, "10.0", "10.2")))
+	leaving := poolOf(t, "leaving", 1, strings.ReplaceAll(kept, "10.0", "10.3"))
+	leaving.Deleted = true
+	c.pools = append(c.pools, leaving)
 	for name, spec := range map[string]sticky.Spec{
-		"p-s128": {Pool: "p", Slot: 128}, "p-s160": {Pool: "p", Slot: 160}, "p.x-s129": {Pool: "p", Rack: "x", Slot: 129}, "typo-s128": {Pool: "typo", Slot: 128},
+		"leaving-s128": {Pool: "leaving", Slot: 128},
+		"p-s128":       {Pool: "p", Slot: 128}, "p-s160": {Pool: "p", Slot: 160}, "p.x-s129": {Pool: "p", Rack: "x", Slot: 129}, "typo-s128": {Pool: "typo", Slot: 128},
 		"plain-s128": {Pool: "plain", Slot: 128}, "racks.7-s128": {Pool: "racks", Rack: "7", Slot: 128}, "racks-s128": {Pool: "racks", Slot: 128},
 	} {
 		spec.Keep, spec.Namespace, spec.Pod, spec.Interface = true, "train", "db-0", "net1"
@@ -170,7 +190,8 @@ func TestOrphansSayWhichLeasesKeepNothing(t *testing.T) {
 	}
 	want := map[string]string{
 		"p-s128": "", "p-s160": `host index 160 is outside sticky.slots 128-159 of RailPool "p", or excluded, or reserved`, "p.x-s129": `in RailPool "p" its name would be p-s129`,
-		"typo-s128": `there is no RailPool "typo"`, "plain-s128": `RailPool "plain" is not sticky`, "racks.7-s128": "", "racks-s128": `RailPool "racks" has a fault, or no rack ""`,
+		"leaving-s128": `there is no RailPool "leaving"`,
+		"typo-s128":    `there is no RailPool "typo"`, "plain-s128": `RailPool "plain" is not sticky`, "racks.7-s128": "", "racks-s128": `RailPool "racks" has a fault, or no rack ""`,
 	}
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Error(diff)
@@ -181,7 +202,7 @@ func TestOrphansSayWhichLeasesKeepNothing(t *testing.T) {
 // lease for a pod of another node, and writes it all the time.
 func TestALeaseIsTakenFromANodeThatDoesNotRunItsPod(t *testing.T) {
 	t.Parallel()
-	c := newCluster(t, poolOf(t, "p", 1, kept))
+	c := newCluster(t, poolOf(t, "p", 1, kept), poolOf(t, "q", 2, strings.ReplaceAll(kept, "10.0", "10.1")))
 	for _, n := range []string{"n", "foe", "sick"} {
 		c.join(n, nil)
 	}
@@ -199,6 +220,9 @@ func TestALeaseIsTakenFromANodeThatDoesNotRunItsPod(t *testing.T) {
 	c.holders("db-0 n", "db-1 foe", "db-2 sick")
 	if said := c.attention("p"); !strings.Contains(said, `it holds 1 RailLeases of RailPool p for pods that are not bound to it`) || !strings.Contains(said, "foe") {
 		t.Errorf("the pool says %v", said)
+	}
+	if said := c.attention("q"); said != "" {
+		t.Errorf("another pool says %v", said)
 	}
 	c.rounds(20 * time.Minute)
 	c.holders("db-0 n", "db-1 ", "db-2 sick")

@@ -4,7 +4,9 @@
 package reconcile_test
 
 import (
+	"context"
 	"errors"
+	"fmt"
 	"slices"
 	"strings"
 	"testing"
@@ -37,22 +39,22 @@ func (c *cluster) there(want ...string) {
 func TestAPoolIsMarkedAtOnceIfItMayBeClaimedOf(t *testing.T) {
 	t.Parallel()
 	c := newCluster(t,
-		poolOf(t, "younger", 2, `{"rails": [{"subnets": [{"subnet": "10.1.0.0/25"}]}], "nodeSelector": {"gpu": "yes"}}`),
-		poolOf(t, "older", 1, flat),
+		poolOf(t, "added", 2, `{"rails": [{"subnets": [{"subnet": "10.1.0.0/25"}]}], "nodeSelector": {"gpu": "yes"}}`),
+		poolOf(t, "first", 1, flat),
 		poolOf(t, "bad", 3, `{"rails": [{"subnets": [{"subnet": "10.9.0.0/33"}]}]}`),
 		poolOf(t, "elsewhere", 4, `{"fabric": "storage", "rails": [{"subnets": [{"subnet": "10.1.0.0/25"}]}]}`),
 	)
 	c.join("plain", nil)
 	c.stepsFor(2 * time.Second)
-	c.there("bad", "elsewhere*", "older*", "younger")
-	for name, want := range map[string]string{"bad": "10.9.0.0/33", "younger": `addresses of RailPool "older"`, "older": "", "elsewhere": ""} {
+	c.there("added", "bad", "elsewhere*", "first*")
+	for name, want := range map[string]string{"bad": "10.9.0.0/33", "added": `addresses of RailPool "first"`, "first": "", "elsewhere": ""} {
 		if fault := c.fault(name); (fault == "") != (want == "") || !strings.Contains(fault, want) {
 			t.Errorf("%s: %q", name, fault)
 		}
 	}
 	c.pools = append(c.pools, poolOf(t, "new", 5, `{"rails": [{"subnets": [{"subnet": "10.8.0.0/25"}]}]}`))
 	c.stepsFor(2 * time.Second)
-	c.there("bad", "elsewhere*", "new*", "older*", "younger")
+	c.there("added", "bad", "elsewhere*", "first*", "new*")
 	c.stepsFor(10 * time.Second)
 	if _, said := c.said["new"]; !said || c.fault("new") != "" {
 		t.Errorf("what is said of the new one: %v, %v", said, c.fault("new"))
@@ -124,6 +126,61 @@ func TestAPoolThatMayHaveBeenMarkedKeepsItsAddresses(t *testing.T) {
 	c.there("elsewhere*", "older*", "younger")
 }
 
+// TestWithoutAnAnswerAPoolMayBeUsed has a new pool, and a deleted one.
+func TestWithoutAnAnswerAPoolMayBeUsed(t *testing.T) {
+	t.Parallel()
+	deleted := poolOf(t, "deleted", 2, flat)
+	deleted.InUse, deleted.Deleted = true, true
+	c := newCluster(t, poolOf(t, "new", 1, `{"rails": [{"subnets": [{"subnet": "10.8.0.0/25"}]}]}`), deleted)
+	c.unsure = block.ErrUnknown
+	c.stepsFor(10 * time.Minute)
+	c.there("deleted*", "new")
+	c.unsure = nil
+	c.stepsFor(2 * time.Minute)
+	c.there("new*")
+}
+
+// TestAMarkOfAPoolThatHasChangedIsTriedAgain, which is no fault.
+func TestAMarkOfAPoolThatHasChangedIsTriedAgain(t *testing.T) {
+	t.Parallel()
+	c := newCluster(t, poolOf(t, "p", 1, flat))
+	c.refuse = block.ErrConflict
+	c.stepsFor(30 * time.Second)
+	c.refuse = nil
+	c.stepsFor(12 * time.Second)
+	c.there("p*")
+	if strings.Contains(c.log.String(), "level=WARN") {
+		t.Errorf("the log is\n%s", c.log.String())
+	}
+}
+
+// TestTheEndIsNoFault has the process end while it waits for the API server.
+func TestTheEndIsNoFault(t *testing.T) {
+	t.Parallel()
+	c := newCluster(t, poolOf(t, "p", 1, flat))
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	c.away, c.err, c.deaf = block.ErrUnknown, block.ErrUnknown, block.ErrUnknown
+	c.Config.Rails = time.Minute
+	_ = c.Run(ctx) // what ends it is Wait's
+	if c.log.Len() > 0 {
+		t.Errorf("the log is\n%s", c.log.String())
+	}
+}
+
+// TestAPoolThatChangesOftenHasFewRounds, because a round lists all nodes.
+func TestAPoolThatChangesOftenHasFewRounds(t *testing.T) {
+	t.Parallel()
+	c := newCluster(t, poolOf(t, "p", 1, flat))
+	for i := range 30 {
+		c.pools[0].Spec.MaxBlocksPerNode = 1 + i
+		c.stepsFor(2 * time.Second)
+	}
+	if c.lists < 5 || c.lists > 7 {
+		t.Errorf("%d lists of nodes in a minute, want one in ten seconds", c.lists)
+	}
+}
+
 // TestNodesAreNotListedBecausePoolsAreLookedAt counts what costs a large cluster.
 func TestNodesAreNotListedBecausePoolsAreLookedAt(t *testing.T) {
 	t.Parallel()
@@ -173,6 +230,9 @@ func TestADeletedPoolSaysWhatItWaitsFor(t *testing.T) {
 		c.rounds(10 * time.Minute)
 		if fault := c.fault("p"); !strings.Contains(fault, want) {
 			t.Errorf("got %q, want %s", fault, want)
+		}
+		if is := c.said["p"].Conditions[0]; is.Reason != "Deleted" {
+			t.Errorf("the condition is %+v", is)
 		}
 		if l.Spec.Holder != (block.Owner{}) {
 			c.release(l)
@@ -233,9 +293,14 @@ func TestNoPoolIsMarkedWhileThereAreBlocksOfOneThatIsGone(t *testing.T) {
 	c.stepsFor(12 * time.Second)
 	c.there("second*", "waits*")
 	c.claim("waits", "", 1, "n")
-	c.pools = []block.Pool{poolOf(t, "third", 5, `{"rails": [{"subnets": [{"subnet": "10.9.0.0/24"}]}]}`)}
+	used := poolOf(t, "used", 6, `{"rails": [{"subnets": [{"subnet": "10.7.0.0/24"}]}]}`)
+	used.InUse = true
+	c.pools = []block.Pool{poolOf(t, "third", 5, `{"rails": [{"subnets": [{"subnet": "10.9.0.0/24"}]}]}`), used}
 	c.stepsFor(12 * time.Second)
-	c.there("third")
+	c.there("third", "used*")
+	if a, b := c.fault("third"), c.fault("used"); a == "" || b != "" {
+		t.Errorf("said of the one that waits: %q, of the one that is in use: %q", a, b)
+	}
 }
 
 // TestBlocksOfOneNodeForAPoolThatNeverExistedStopNoPool has an attacker with the token of
@@ -248,8 +313,17 @@ func TestBlocksOfOneNodeForAPoolThatNeverExistedStopNoPool(t *testing.T) {
 	c.claim("nosuch-either", "", 0, "foe")
 	c.stepsFor(2 * time.Second)
 	c.there("new*")
-	if n := strings.Count(c.log.String(), "one node has blocks of a RailPool that does not exist"); n != 2 {
+	const line = "one node has blocks of a RailPool that does not exist"
+	if n := strings.Count(c.log.String(), line); n != 2 {
 		t.Errorf("it is logged %d times, want once for each pool:\n%s", n, c.log.String())
+	}
+	for i := range 200 {
+		c.claim(fmt.Sprint("nosuch", i), "", 0, "foe")
+	}
+	c.pools = append(c.pools, poolOf(t, "second", 2, `{"rails": [{"subnets": [{"subnet": "10.8.0.0/25"}]}]}`))
+	c.stepsFor(2 * time.Second)
+	if n := strings.Count(c.log.String(), line); n != 100 {
+		t.Errorf("it is logged %d times, want 100 at most", n)
 	}
 }
 
@@ -261,7 +335,11 @@ func TestWhatIsWrongWithAPoolIsReported(t *testing.T) {
 		poolOf(t, "reserved", 1, `{"rails": [{"subnets": [{"subnet": "10.0.0.0/24"}]}], "reservations": [{"ranges": ["10.0.0.0/24"], "reason": "all"}]}`),
 		poolOf(t, "resized", 2, `{"blockSize": 32, "rails": [{"subnets": [{"subnet": "10.1.0.0/24"}]}]}`),
 	)
-	c.claim("resized", "", 1, "n")
+	wrong := c.claim("resized", "", 1, "n")
+	wrong.Name, wrong.Spec.Index, wrong.Spec.Size = "resized-2", 2, 32 // one that is right
+	if _, err := c.Create(t.Context(), wrong); err != nil {
+		t.Fatal(err)
+	}
 	c.stepsFor(2 * time.Second)
 	for name, want := range map[string]string{"reserved": "no host index is usable", "resized": "it has 16 host indexes, the blocks of the pool have 32"} {
 		if fault, attention := c.fault(name), c.attention(name); !strings.Contains(fault+attention, want) || (fault == "") == (attention == "") {

@@ -7,6 +7,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 	"testing"
@@ -75,6 +76,15 @@ func (c *cluster) is(node int) string {
 	return n.Rails.Status
 }
 
+func (c *cluster) tainted() (n int) {
+	for _, node := range c.nodes {
+		if node.Tainted {
+			n++
+		}
+	}
+	return n
+}
+
 func (c *cluster) want(node int, what, is string) {
 	c.t.Helper()
 	if got := c.is(node); got != is {
@@ -86,7 +96,10 @@ func TestANodeSaysWhatItsAgentReports(t *testing.T) {
 	t.Parallel()
 	c := railed(t, 4)
 	c.join("cpu-01", nil) // without an agent
+	c.join("cpu-02", nil) // which had one, as its taint says
+	c.nodes[5].Tainted = true
 	c.passes(time.Minute)
+	c.want(5, "a taint without a report", "Unknown")
 	c.want(0, "all is well", "True")
 	c.want(4, "no report", "")
 	c.faulty(1, fleet.Down)
@@ -113,6 +126,16 @@ func TestANodeSaysWhatItsAgentReports(t *testing.T) {
 	c.reports[0].Status.Rails = nil
 	c.passes(6 * time.Minute)
 	c.want(0, "its rails are gone", "Unknown")
+	if got := c.nodes[0].Rails.Reason; got != "NoRails" {
+		t.Errorf("its rails are gone: reason %q", got)
+	}
+	c.Config.Rails = 0
+	c.faulty(0, fleet.Down)
+	before := maps.Clone(c.wrote)
+	c.passes(time.Hour)
+	if !maps.Equal(c.wrote, before) {
+		t.Errorf("conditions are off, and it wrote %v, before %v", c.wrote, before)
+	}
 }
 
 func TestAReportCountsForThreeHours(t *testing.T) {
@@ -161,17 +184,18 @@ func TestAFaultOfAllReportsTaintsHalfOfTheNodes(t *testing.T) {
 			}
 			c.reports = append(c.reports, none)
 		}
-		c.passes(time.Hour)
-		got := 0
+		for range 60 {
+			c.passes(time.Minute)
+			if got := c.tainted(); got > want {
+				t.Errorf("%d of %d nodes have the taint for a minute", got, nodes)
+			}
+		}
 		for i := range nodes {
 			if c.nodes[i].Rails.Status != "False" {
 				t.Errorf("node %d is %q", i, c.is(i))
 			}
-			if c.nodes[i].Tainted {
-				got++
-			}
 		}
-		if got != want {
+		if got := c.tainted(); got != want {
 			t.Errorf("%d of %d nodes have the taint, want %d", got, nodes, want)
 		}
 		if n := strings.Count(c.log.String(), "half of the nodes"); n != 1 {
@@ -225,12 +249,14 @@ func TestANodeIsWrittenOnceInFiveMinutes(t *testing.T) {
 	if c.wrote["gpu-00"] != 12 || len(c.wrote) != 4 {
 		t.Errorf("tried in an hour: %v", c.wrote)
 	}
-	// A node that was removed meanwhile is no refusal.
-	c = railed(t, 4)
-	c.mute = block.ErrNotFound
-	c.passes(time.Minute)
-	if len(c.wrote) != 4 {
-		t.Errorf("a look ends at a node that is gone: %v", c.wrote)
+	// A node that was removed or written meanwhile is no refusal.
+	for _, err := range []error{block.ErrNotFound, block.ErrConflict} {
+		c = railed(t, 4)
+		c.mute = err
+		c.passes(time.Minute)
+		if len(c.wrote) != 4 {
+			t.Errorf("a look ends at a node: %v: %v", err, c.wrote)
+		}
 	}
 }
 

@@ -44,6 +44,9 @@ type cluster struct {
 	err                 error             // of lists of nodes
 	away                error             // of lists of pools
 	refuse              error             // of marks
+	unsure              error             // of questions whether a pool is used
+	unsaid              error             // of writes of a status
+	listed              func()            // after each list of leases
 	unanswered          string            // the pool with a mark that gets no answer
 	steps, lists, marks int
 	said                map[string]kube.PoolStatus
@@ -56,7 +59,7 @@ type cluster struct {
 }
 
 func newCluster(t *testing.T, pools ...block.Pool) *cluster {
-	c := &cluster{Mem: blocktest.NewMem(), kept: stickytest.NewMem(), t: t, bound: map[string]bool{}, absent: map[string]bool{}, pools: pools, usage: map[string]block.Usage{}, unseen: map[string]bool{}, creators: map[string]string{}, said: map[string]kube.PoolStatus{}, wrote: map[string]int{}}
+	c := &cluster{Mem: blocktest.NewMem(), kept: stickytest.NewMem(), t: t, bound: map[string]bool{}, absent: map[string]bool{}, pools: pools, usage: map[string]block.Usage{}, unseen: map[string]bool{}, creators: map[string]string{}, said: map[string]kube.PoolStatus{}, wrote: map[string]int{}, listed: func() {}}
 	c.Reconciler = reconcile.New(reconcile.Config{
 		Cluster: c, Store: c.Mem, Leases: c.kept, Every: 10 * time.Minute, Lull: time.Minute, Date: c.date,
 		Clock: pace.Clock{
@@ -128,7 +131,7 @@ func (c *cluster) Mark(_ context.Context, p kube.RailPool) error {
 }
 
 func (c *cluster) Strangers(ctx context.Context, pools []string, see func(*kube.RailBlock)) error {
-	return c.EachBlock(ctx, block.Query{}, func(b *kube.RailBlock) {
+	return c.EachBlock(ctx, block.Query{Freshness: block.Latest}, func(b *kube.RailBlock) {
 		if !slices.Contains(pools, b.Spec.Pool) {
 			see(b)
 		}
@@ -141,15 +144,19 @@ func (c *cluster) EachLease(_ context.Context, _ sticky.Query, see func(*kube.Ra
 		o.Annotations = map[string]string{kube.CreatedBy: c.creators[l.Name]}
 		see(o)
 	}
+	c.listed()
 	return nil
 }
 
 func (c *cluster) Used(_ context.Context, pool string) (bool, error) {
 	used := slices.ContainsFunc(c.Snapshot(), func(b block.Block) bool { return b.Spec.Pool == pool })
-	return used, nil
+	return used, c.unsure
 }
 
-func (c *cluster) EachBlock(_ context.Context, _ block.Query, see func(*kube.RailBlock)) error {
+func (c *cluster) EachBlock(_ context.Context, q block.Query, see func(*kube.RailBlock)) error {
+	if q.Freshness != block.Latest {
+		c.t.Errorf("the list %+v may be old", q)
+	}
 	for _, b := range c.Snapshot() {
 		see(&kube.RailBlock{ObjectMeta: meta(b), Spec: b.Spec, Status: kube.BlockStatus{Usage: c.usage[b.Name]}})
 	}
@@ -162,7 +169,7 @@ func meta[S any](o block.Object[S]) metav1.ObjectMeta {
 
 func (c *cluster) Report(_ context.Context, pool string, s kube.PoolStatus) error {
 	c.said[pool] = s
-	return nil
+	return c.unsaid
 }
 
 // fault and attention return what the conditions of a pool say is wrong, "" if nothing is.
@@ -256,6 +263,45 @@ func TestABlockIsFreedWhenItsNodeWasGoneForAnHour(t *testing.T) {
 	c.owners("stays")
 	if !strings.Contains(c.log.String(), "freed a block") {
 		t.Errorf("the log is silent:\n%s", c.log.String())
+	}
+}
+
+func TestWhatCannotBeFreedHoldsUpNothingElse(t *testing.T) {
+	t.Parallel()
+	c := newCluster(t, poolOf(t, "p", 1, flat))
+	c.claim("p", "", 1, "first")
+	c.claim("p", "", 2, "second")
+	c.join("stays", nil)
+	c.leave("first")
+	c.leave("second")
+	c.Mem.Fault = func(op blocktest.Op, name string) blocktest.Fault {
+		if op == blocktest.Delete && name == "p-1" {
+			return blocktest.Lost
+		}
+		return blocktest.None
+	}
+	c.rounds(80 * time.Minute)
+	c.owners("first")
+	if !strings.Contains(c.log.String(), "not completed") {
+		t.Errorf("the log is silent:\n%s", c.log.String())
+	}
+	delete(c.said, "p")
+	c.rounds(10 * time.Minute)
+	if _, said := c.said["p"]; !said {
+		t.Error("nothing is said of the pool")
+	}
+}
+
+// A pool that is gone needs no status.
+func TestAStatusThatCannotBeWrittenIsAFault(t *testing.T) {
+	t.Parallel()
+	for err, want := range map[error]bool{block.ErrNotFound: false, block.ErrUnknown: true} {
+		c := newCluster(t, poolOf(t, "p", 1, flat))
+		c.unsaid = err
+		c.rounds(10 * time.Minute)
+		if got := strings.Contains(c.log.String(), "not completed"); got != want {
+			t.Errorf("%v: the log is\n%s", err, c.log.String())
+		}
 	}
 }
 
@@ -361,7 +407,7 @@ func TestASummaryAddsUpWhatTheOwnersSay(t *testing.T) {
 	t.Parallel()
 	c := newCluster(t,
 		poolOf(t, "p", 1, `{"rails": [{"subnets": [{"subnet": "10.0.0.0/24"}]}, {"subnets": [{"subnet": "10.1.0.0/24"}]}], "reservations": [{"ranges": ["10.0.0.10-10.0.0.12", "10.1.0.11"], "reason": "switches"}]}`),
-		poolOf(t, "racked", 2, `{"rails": [{"subnets": [{"subnet": "10.2.{rack}.0/24"}]}], "rackLabel": "rack"}`),
+		poolOf(t, "racked", 2, `{"rails": [{"subnets": [{"subnet": "10.2.{rack}.0/24"}]}], "rackLabel": "rack", "nodeSelector": {"gpu": "yes"}}`),
 		poolOf(t, "table", 3, `{"racks": [{"name": "a", "rails": [{"subnets": [{"subnet": "10.3.0.0/24"}]}]}, {"name": "b", "rails": [{"subnets": [{"subnet": "10.3.1.0/24"}]}]}], "rackLabel": "rack"}`),
 	)
 	c.claim("p", "", 1, "n1")
@@ -369,13 +415,16 @@ func TestASummaryAddsUpWhatTheOwnersSay(t *testing.T) {
 	c.claim("p", "", 3, "narrowed")
 	c.pools[0].Spec.Rails[0].Subnets[0].Exclude = []string{"10.0.0.48/28"}
 	c.claim("racked", "7", 2, "n3")
-	c.join("n3", map[string]string{"rack": "7"})
-	c.join("n4", map[string]string{"rack": "8"})
+	c.claim("racked", "6", 1, "moved")
+	c.join("n3", map[string]string{"rack": "7", "gpu": "yes"})
+	c.join("n4", map[string]string{"rack": "8", "gpu": "yes"})
+	c.join("n5", map[string]string{"rack": "9"})
+	c.join("n6", map[string]string{"gpu": "yes"})
 	c.usage = map[string]block.Usage{"p-1": {Used: 3, Quarantined: 2}, "p-2": {Used: 4}}
 	c.rounds(10 * time.Minute)
 	want := map[string]kube.PoolStatus{
 		"p":      {Blocks: 15, Claimed: 2, Usage: block.Usage{Size: 235, Used: 7, Quarantined: 2, Free: 226}, Reserved: 4},
-		"racked": {Blocks: 32, Claimed: 1, Usage: block.Usage{Size: 508, Free: 508}},
+		"racked": {Blocks: 48, Claimed: 2, Usage: block.Usage{Size: 762, Free: 762}},
 		"table":  {Blocks: 32, Usage: block.Usage{Size: 508, Free: 508}},
 	}
 	if diff := cmp.Diff(want, c.said, cmpopts.IgnoreFields(kube.PoolStatus{}, "Conditions")); diff != "" {
