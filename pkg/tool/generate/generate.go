@@ -25,6 +25,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/validation"
 	"sigs.k8s.io/yaml"
 
+	"github.com/roce-cni/roce-cni/pkg/base/netrange"
 	"github.com/roce-cni/roce-cni/pkg/cluster/block"
 	"github.com/roce-cni/roce-cni/pkg/tool/netconf"
 	"github.com/roce-cni/roce-cni/pkg/tool/nic"
@@ -282,12 +283,16 @@ func railPoolOf(ports []nic.Details, choice Choice) (Document, error) {
 	}
 	d := Document{Comments: []string{aboutPool}}
 	var spec block.PoolSpec
+	bits := hostBits(ports)
 	d.note("ranges: the upper half of each NIC's subnet. No other machine may have an address in it, and no NIC of a node: check that.")
 	d.note("gateway: none is known here. Add it to each subnet if the rails are routed.")
 	for _, p := range ports {
 		var subnets []block.Subnet
 		for _, a := range p.Addresses {
-			subnets = append(subnets, block.Subnet{Subnet: a.Masked().String(), Ranges: []string{upperHalf(a.Masked())}})
+			if a.Addr().BitLen()-a.Bits() > bits {
+				d.note("ranges: %s is larger than another subnet. A pod has one host index in all of them, so the range has those of the smallest.", a.Masked())
+			}
+			subnets = append(subnets, block.Subnet{Subnet: a.Masked().String(), Ranges: []string{upperHalf(a.Masked(), bits)}})
 		}
 		if len(subnets) == 0 {
 			return d, fmt.Errorf("rail %d (%s) has no address of its own, so its subnet is unknown: give it with --subnet, such as 172.{rail+16}.0.0/16", *p.Rail, p.Netdev)
@@ -299,13 +304,26 @@ func railPoolOf(ports []nic.Details, choice Choice) (Document, error) {
 	return d, err
 }
 
-// upperHalf returns the upper half of a subnet, as a prefix.
-func upperHalf(p netip.Prefix) string {
-	last := lastHost(p)
-	if p.Bits() >= last.BitLen()-1 {
-		return p.String()
+// hostBits returns how many bits of an address are the host index in the smallest subnet of the
+// ports. A pod has the same host index in all subnets.
+func hostBits(ports []nic.Details) int {
+	out := 64
+	for _, p := range ports {
+		for _, a := range p.Addresses {
+			out = min(out, a.Addr().BitLen()-a.Bits())
+		}
 	}
-	return netip.PrefixFrom(last, p.Bits()+1).Masked().String()
+	return out
+}
+
+// upperHalf returns the upper half of a subnet with so many bits for hosts, and the same host
+// indexes of a larger one, as a prefix.
+func upperHalf(p netip.Prefix, bits int) string {
+	if bits > 1 {
+		bits--
+		p = netip.PrefixFrom(netrange.AtNumber(1<<bits, p), p.Bits())
+	}
+	return netip.PrefixFrom(p.Addr(), p.Addr().BitLen()-bits).String()
 }
 
 // matching returns the selector that fits exactly the rails, for roce, and that for the device

@@ -126,8 +126,9 @@ func TestSizes(t *testing.T) {
 	if got := addresses([]block.Subnet{{Subnet: "10.0.0.0/24"}, {Subnet: "10.1.0.0/28"}, {Subnet: "10.2.0.0/26"}}); got != 16 {
 		t.Errorf("the smallest subnet has %d addresses, want 16", got)
 	}
-	for of, want := range map[string]string{"10.0.0.0/24": "10.0.0.128/25", "10.0.0.0/30": "10.0.0.2/31", "10.0.0.0/31": "10.0.0.0/31", "10.0.0.1/32": "10.0.0.1/32"} {
-		if got := upperHalf(netip.MustParsePrefix(of)); got != want {
+	for of, want := range map[string]string{"10.0.0.0/24": "10.0.0.128/25", "10.0.0.0/30": "10.0.0.2/31", "10.0.0.0/31": "10.0.0.0/31", "10.0.0.1/32": "10.0.0.1/32", "fd00::/64": "fd00::8000:0:0:0/65"} {
+		p := netip.MustParsePrefix(of)
+		if got := upperHalf(p, p.Addr().BitLen()-p.Bits()); got != want {
 			t.Errorf("the upper half of %s is %s, want %s", of, got, want)
 		}
 	}
@@ -274,6 +275,56 @@ func TestANICWithoutRoCE(t *testing.T) {
 	}
 }
 
+// TestTheFullestTableCounts has a NIC without RoCE, a NIC of which a pod has the device, and two with
+// a table, of which NVIDIA's own driver has the fuller one.
+func TestTheFullestTableCounts(t *testing.T) {
+	t.Parallel()
+	ports := []nic.Details{
+		{Netdev: "ens0"}, {Netdev: "ens1", State: nic.Away}, {Netdev: "ens2", GIDs: nic.GIDs{Used: 2, Size: 64, Width: 2}},
+		{Netdev: "ens3", GIDs: nic.GIDs{Used: 30, Size: 64, Width: 2, Hidden: true}}, {Netdev: "ens4", GIDs: nic.GIDs{Used: 3, Size: 64, Width: 2}},
+	}
+	pods, why := podsOf(ports)
+	if pods != 17 || len(why) != 2 || !strings.Contains(why[0], "GID table of ens3") || !strings.Contains(why[0], "34 of 64 entries are free") || !strings.Contains(why[1], "hides") {
+		t.Errorf("got %d pods, %q", pods, why)
+	}
+	if pods, why := podsOf(append(ports[:3:3], ports[4])); pods != 30 || len(why) != 1 || !strings.Contains(why[0], "GID table of ens4") {
+		t.Errorf("without ens3: got %d pods, %q", pods, why)
+	}
+	if pods, why := podsOf(ports[:2]); pods != 0 || len(why) != 1 || why[0] != unknownTables {
+		t.Errorf("without a table: got %d pods, %q", pods, why)
+	}
+	if got := withoutRoCE(ports); len(got) != 1 || !strings.Contains(got[0], "RoCE is off on ens0, so") {
+		t.Errorf("got %q, want ens0 alone", got)
+	}
+}
+
+// TestSubnetsOfTheNICs: a rail has a subnet for each address of its NIC. The ranges have the same
+// host indexes, because a pod has one on all rails. With the template of a rack
+// in the gateway alone, the room depends on the racks too.
+func TestSubnetsOfTheNICs(t *testing.T) {
+	t.Parallel()
+	n := server("172.16.11.5/24", "172.16.12.5/24")
+	n.Addresses = append(n.Addresses, rtnl.Address{Index: 2, Prefix: netip.MustParsePrefix("fd00:12::5/64")})
+	docs, err := Node(n, Choice{Name: "rails"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := []block.Rail{
+		{Subnets: []block.Subnet{{Subnet: "172.16.11.0/24", Ranges: []string{"172.16.11.128/25"}}}},
+		{Subnets: []block.Subnet{{Subnet: "172.16.12.0/24", Ranges: []string{"172.16.12.128/25"}}, {Subnet: "fd00:12::/64", Ranges: []string{"fd00:12::80/121"}}}},
+	}
+	if spec, ok := docs[0].Object["spec"].(block.PoolSpec); !ok || !cmp.Equal(want, spec.Rails) {
+		t.Errorf("got %+v, want the rails %+v", docs[0].Object["spec"], want)
+	}
+	if why := strings.Join(docs[0].Comments, "\n"); !strings.Contains(why, "ranges: fd00:12::/64 is larger") || strings.Contains(why, "172.16.12.0/24 is larger") {
+		t.Errorf("it says %s", why)
+	}
+	docs, err = Node(n, Choice{Name: "rails", Subnet: "172.{rail+16}.0.0/16", Gateway: "172.{rail+16}.{rack}.1"})
+	if got := fmt.Sprint(docs); err != nil || !strings.Contains(got, "it depends on the racks") {
+		t.Errorf("got %s, %v", got, err)
+	}
+}
+
 // TestATableOfRoCEv2Alone has room for twice as many pods: E810 has 32 entries of v2.
 func TestATableOfRoCEv2Alone(t *testing.T) {
 	t.Parallel()
@@ -304,6 +355,7 @@ func TestChoicesThatAreWrong(t *testing.T) {
 		"10.16.0.1 is not inside":     {Name: "rails", Subnet: "172.{rail+16}.0.0/16", Gateway: "10.{rail+16}.0.1"},
 		`"my_rails" cannot be a name`: {Name: "my_rails"},
 		`"a space" cannot be a name`:  {Name: "rails", Namespace: "a space"},
+		`"a b" cannot be an image`:    {Name: "rails", Image: "a b"},
 		`"a\x7f" cannot be an image`:  {Name: "rails", Image: "a\x7f"},
 		`--plugin-namespace "Helm"`:   {Name: "rails", PluginNamespace: "Helm"},
 	} {

@@ -88,6 +88,7 @@ func TestRailsAreOfOneFamilyIfTheyCanBe(t *testing.T) {
 		want  map[string]int
 	}{
 		{"both", []Port{both}, addrs[:2], map[string]int{"net1 172.16.0.5 mlx5_0:1": 0}},
+		{"the first of two", []Port{portOf("mlx5_0", "", "172.16.0.6", "172.16.0.5")}, on("net1", "172.16.0.5", "172.16.0.6"), map[string]int{"net1 172.16.0.5 mlx5_0:1": 1}},
 		{"one is IPv6 alone", []Port{both, portOf("mlx5_1", "", "fd01::5")}, addrs, map[string]int{"net1 fd00::5 mlx5_0:1": 1, "net2 fd01::5 mlx5_1:1": 0}},
 		{
 			"no common one",
@@ -211,13 +212,13 @@ func TestAnEntryOnAnotherNICIsNotThatOfTheInterface(t *testing.T) {
 func TestAnAddressOnTwoNICsIsNotGuessed(t *testing.T) {
 	t.Parallel()
 	ports := []Port{portOf("mlx5_0", "", "172.16.0.5"), portOf("mlx5_1", "", "172.16.0.5", "fd00::5"), portOf("mlx5_2", "", "172.18.0.5")}
-	_, err := Find(ports, append(on("net1", "172.16.0.5"), on("net3", "172.18.0.5")...), Hints{})
+	_, err := Find(ports, append(on("net1", "172.16.0.5"), on("net0", "172.18.0.5")...), Hints{})
 	for _, want := range []string{`find RDMA device of "172.16.0.5"`, "mlx5_0:1, mlx5_1:1", "net1"} {
 		if cnierr.CodeOf(err) != cnierr.NoGID || !strings.Contains(err.Error(), want) {
 			t.Errorf("got %v, want code %d and %q", err, cnierr.NoGID, want)
 		}
 	}
-	if rails, err := Find(ports, on("net3", "172.18.0.5"), Hints{}); err != nil || rails[0].Port.Device.Name != "mlx5_2" {
+	if rails, err := Find(ports, on("net0", "172.18.0.5"), Hints{}); err != nil || rails[0].Port.Device.Name != "mlx5_2" {
 		t.Errorf("another interface: got %v, %v", rails, err)
 	}
 	rails, err := Find(ports, on("net1", "172.16.0.5", "fd00::5", "fe80::7"), Hints{})
@@ -338,7 +339,12 @@ func TestErrorsSayWhatThePodLacks(t *testing.T) {
 			[]Port{off, full},
 			on("net1", "172.16.0.5"), cnierr.NoGID, "the table of mlx5_0:1 is full, with 2 entries", "fewer pods",
 		},
-		{"v1 alone", []Port{v1}, on("net1", "172.16.0.5"), cnierr.NoGID, "there are only entries of RoCE v1: 172.16.0.5 in mlx4_0:1 at 0", "roce_mode"},
+		{
+			"v1 alone",
+			[]Port{v1, portOf("mlx4_1", "", "", "v1 fd00::5")},
+			on("net1", "172.16.0.5", "fd00::5"), cnierr.NoGID,
+			`"172.16.0.5, fd00::5": there are only entries of RoCE v1: 172.16.0.5 in mlx4_0:1 at 0, fd00::5 in mlx4_1:1 at 1`, "roce_mode",
+		},
 		{"no address", []Port{v1}, on("lo", "127.0.0.1", "::1"), cnierr.NoGID, "its interfaces have no addresses", "--pid, --netns or --container"},
 	} {
 		t.Run(tc.name, func(t *testing.T) {

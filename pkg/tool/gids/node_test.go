@@ -8,10 +8,12 @@ import (
 	"fmt"
 	"io/fs"
 	"net/netip"
+	"slices"
 	"strings"
 	"testing"
 	"testing/fstest"
 
+	"github.com/google/go-cmp/cmp"
 	"golang.org/x/sys/unix"
 
 	"github.com/roce-cni/roce-cni/pkg/base/cnierr"
@@ -124,21 +126,43 @@ func TestRecordsHaveWhatADDFoundInThisNamespace(t *testing.T) {
 	}
 }
 
-// Which pod uses a GID of another one is told by the namespace alone.
-func TestOwnersHaveTheNamespaceOfTheirRecord(t *testing.T) {
+// TestOwnersAreThoseOfTheRecord: which pod uses a GID of another one is told by the namespace alone.
+func TestOwnersAreThoseOfTheRecord(t *testing.T) {
 	t.Parallel()
-	rec := record.Record{Attachment: conf.Attachment{ContainerID: "c1"}, NetnsID: netns.ID{Dev: 4, Ino: 5}}
-	rec.Plan.Ops = plan.InPod(plan.Address{Link: "net1", Prefix: netip.MustParsePrefix("172.16.0.5/16")})
-	owners, err := Node{Records: []record.Record{rec}}.owners(t.Context())
+	addr := netip.MustParseAddr
+	rec := record.Record{Attachment: conf.Attachment{ContainerID: "c1"}, Pod: conf.Pod{Namespace: "ml", Name: "job"}, NetnsID: netns.ID{Dev: 4, Ino: 5}}
+	leased := func(link conf.LinkName, prefixes ...string) plan.Interface {
+		out := plan.Interface{Name: link}
+		for _, p := range prefixes {
+			out.Addresses = append(out.Addresses, plan.LeasedAddress{Prefix: netip.MustParsePrefix(p)})
+		}
+		return out
+	}
+	rec.Plan.Interfaces = []plan.Interface{leased("net1", "172.16.0.5/16", "fd00::5/64"), leased("net2", "172.17.0.5/16")}
+	rec.Plan.Ops = plan.InPod(
+		plan.Address{Link: "net1", Prefix: netip.MustParsePrefix("172.16.0.5/16")}, plan.Address{Link: "net2", Prefix: netip.MustParsePrefix("fe80::2/64")},
+		plan.GID{Device: plan.RDMADevice{Name: "mlx5_1"}, Targets: []plan.GIDTarget{{Link: "net2", Addr: addr("172.17.0.5"), Index: place(3)}}},
+	)
+	all, err := Node{Records: []record.Record{rec}}.owners(t.Context())
 	if err != nil {
 		t.Fatal(err)
 	}
-	for _, o := range owners {
-		if (o.ContainerID == "c1") != (o.ID == rec.NetnsID) {
-			t.Errorf("%+v: want the namespace of the record for its pod alone", o)
+	var got []Owner
+	for _, o := range all {
+		if o.ContainerID != "" {
+			got = append(got, o)
+		} else if o.ID != (netns.ID{}) {
+			t.Errorf("the host's %+v has a namespace", o)
 		}
 	}
-	if last := owners[len(owners)-1]; last.ContainerID != "c1" || last.Link != "net1" {
-		t.Errorf("the last owner is %+v, want that of the record", last)
+	slices.SortFunc(got, func(a, b Owner) int { return a.Addr.Compare(b.Addr) })
+	owner := func(link conf.LinkName, a string, was Recorded) Owner {
+		return Owner{Pod: rec.Pod, ContainerID: "c1", Link: link, Addr: addr(a), ID: rec.NetnsID, recorded: was}
+	}
+	want := []Owner{
+		owner("net1", "172.16.0.5", Recorded{}), owner("net2", "172.17.0.5", Recorded{"mlx5_1", place(3)}), owner("net1", "fd00::5", Recorded{}), owner("net2", "fe80::2", Recorded{}),
+	}
+	if diff := cmp.Diff(want, got, cmp.AllowUnexported(Owner{}), cmp.Comparer(func(a, b netip.Addr) bool { return a == b })); diff != "" {
+		t.Errorf("(-want +got)\n%s", diff)
 	}
 }

@@ -5,7 +5,6 @@ package gids
 
 import (
 	"net/netip"
-	"slices"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
@@ -87,14 +86,32 @@ func TestOwnersAreIdentifiedByAddressAndThenByInterface(t *testing.T) {
 	}
 }
 
-func TestTablesAreInTheOrderOfTheNamesOfTheirDevices(t *testing.T) {
+// TestTablesHaveTheOwnersOfTheirEntries has an address of the host, one of a pod on record, one of
+// a pod without a record, and one that two interfaces have. Strangers are not asked about the first two.
+func TestTablesHaveTheOwnersOfTheirEntries(t *testing.T) {
 	t.Parallel()
-	var got []string
-	for _, table := range tables([]Port{portOf("mlx5_10", "r2"), portOf("mlx5_2", "r1")}, nil, nil, nil) {
-		got = append(got, table.Device)
+	addr := netip.MustParseAddr
+	host, pod := Owner{Link: "r1", Addr: addr("fd00::1")}, Owner{ContainerID: "c1", Link: "net1", Addr: addr("172.16.0.5")}
+	strangers := []Owner{{Netns: "/proc/7/ns/net", Link: "eth1", Addr: addr("172.16.0.9")}, {Netns: "/proc/7/ns/net", Link: "eth2", Addr: pod.Addr}}
+	first, second, holder := portOf("mlx5_10", "r2"), portOf("mlx5_2", "r1", "fd00::1", "v1 172.16.0.5", "172.16.0.5", "172.16.0.9", "", "172.16.0.9"), Owner{ContainerID: "c3"}
+	first.Number, first.Hidden, first.Size = 2, true, 256
+	got := tables([]Port{first, second}, &holder, []Owner{host, pod}, func() []Owner { return strangers })
+	entry := func(index int, gid, kind string, ipv4 netip.Addr, owner Owner) Entry {
+		return Entry{Index: index, GID: gid, IPv4: ipv4, Type: kind, Netdev: "net1", Owners: []Owner{owner}}
 	}
-	if want := []string{"mlx5_2", "mlx5_10"}; !slices.Equal(got, want) {
-		t.Errorf("got %q, want %q", got, want)
+	const mapped5, mapped9 = "0000:0000:0000:0000:0000:ffff:ac10:0005", "0000:0000:0000:0000:0000:ffff:ac10:0009"
+	want := []Table{
+		{Device: "mlx5_2", Port: 1, Netdev: "r1", Holder: &holder, Size: 16, Twice: map[netip.Addr][]int{strangers[0].Addr: {3, 5}}, Entries: []Entry{
+			entry(0, "fd00:0000:0000:0000:0000:0000:0000:0001", gidtable.RoCEv2, netip.Addr{}, host),
+			entry(1, mapped5, gidtable.RoCEv1, pod.Addr, pod),
+			entry(2, mapped5, gidtable.RoCEv2, pod.Addr, pod),
+			entry(3, mapped9, gidtable.RoCEv2, strangers[0].Addr, strangers[0]),
+			entry(5, mapped9, gidtable.RoCEv2, strangers[0].Addr, strangers[0]),
+		}},
+		{Device: "mlx5_10", Port: 2, Netdev: "r2", Holder: &holder, Size: 256, Hidden: true, Entries: []Entry{}, Twice: map[netip.Addr][]int{}},
+	}
+	if diff := cmp.Diff(want, got, cmp.AllowUnexported(Owner{}), cmp.Comparer(func(a, b netip.Addr) bool { return a == b })); diff != "" {
+		t.Errorf("(-want +got)\n%s", diff)
 	}
 }
 
@@ -142,13 +159,14 @@ func TestDevicesThatAreInNoNamespaceAreReported(t *testing.T) {
 	t.Parallel()
 	moved := func(container, name string, index uint32) record.Record {
 		d := plan.RDMADevice{Name: name, Index: index, GUID: "5054:00ff:fe00:0001", Port: 1}
-		return record.Record{Attachment: conf.Attachment{ContainerID: "c", IfName: "net1"}, Plan: plan.Plan{Ops: plan.InPod(plan.Move{Device: d})}}
+		return record.Record{Attachment: conf.Attachment{ContainerID: conf.ContainerID(container), IfName: "net1"}, Plan: plan.Plan{Ops: plan.InPod(plan.Move{Device: d})}}
 	}
 	renamed := portOf("renamed", "")
 	renamed.Device.GUID, renamed.Device.Index = "5054:00ff:fe00:0001", 1
 	seen := []Port{renamed}
 	got := Node{Records: []record.Record{moved("a", "mlx5_1", 1), moved("b", "mlx5_2", 2), moved("c", "mlx5_2", 2)}}.missing(seen)
-	if len(got) != 1 || got[0].Device != "mlx5_2" || !got[0].Missing || got[0].Holder == nil || got[0].Holder.Link != "net1" {
-		t.Errorf("got %+v, want mlx5_2 alone, and once", got)
+	want := []Table{{Device: "mlx5_2", Port: 1, Holder: &Owner{ContainerID: "b", Link: "net1"}, Missing: true, Entries: []Entry{}}}
+	if diff := cmp.Diff(want, got, cmp.AllowUnexported(Owner{}), cmp.Comparer(func(a, b netip.Addr) bool { return a == b })); diff != "" {
+		t.Errorf("(-want +got)\n%s", diff)
 	}
 }

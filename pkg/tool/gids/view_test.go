@@ -10,8 +10,11 @@ import (
 	"testing"
 	"testing/fstest"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/roce-cni/roce-cni/pkg/base/netns"
 	"github.com/roce-cni/roce-cni/pkg/plugin/kernel/kerneltest"
+	"github.com/roce-cni/roce-cni/pkg/plugin/kernel/rtnl"
 )
 
 // TestTheAddressOfADefaultRouteStays has the kernel add a privacy address, which it lists
@@ -44,6 +47,22 @@ func TestTheAddressOfADefaultRouteStays(t *testing.T) {
 	}
 }
 
+func TestTheDefaultRouteHasTheLowestMetricOfIPv4(t *testing.T) {
+	t.Parallel()
+	route := func(index int32, dst string, metric uint32) rtnl.Route {
+		return rtnl.Route{Index: index, Dst: netip.MustParsePrefix(dst), Metric: metric, Type: unix.RTN_UNICAST, Table: unix.RT_TABLE_MAIN}
+	}
+	for want, routes := range map[int32][]rtnl.Route{
+		0: {route(1, "10.0.0.0/8", 0)},
+		1: {route(9, "::/0", 0), route(2, "0.0.0.0/0", 1<<31), route(1, "0.0.0.0/0", 100), route(3, "0.0.0.0/0", 200)},
+		2: {route(9, "::/0", 1024), route(2, "::/0", 512), route(3, "10.0.0.0/8", 0)},
+	} {
+		if got := defaultRoute(routes); got.Index != want {
+			t.Errorf("of %v: got %v, want that of interface %d", routes, got, want)
+		}
+	}
+}
+
 // A look that cannot read a table is an error, and not a table without entries of pods.
 func TestALookThatFailsIsAnError(t *testing.T) {
 	t.Parallel()
@@ -51,5 +70,10 @@ func TestALookThatFailsIsAnError(t *testing.T) {
 	n := Node{Sys: fstest.MapFS{"class/infiniband/mlx5_0/ports/1/gids/0": {Data: []byte("no GID")}}}
 	if _, err := n.look(t.Context(), pod.Path, netns.ID{}, nil, []Port{portOf("mlx5_0", "ens1")}); err == nil {
 		t.Error("no error")
+	}
+	for path, id := range map[string]netns.ID{pod.Path: {Dev: 1, Ino: 1}, "/nonexistent": {}} { // nothing is read in another namespace, or in none
+		if _, err := n.look(t.Context(), path, id, nil, []Port{portOf("mlx5_0", "ens1")}); err != nil {
+			t.Errorf("%s with the ID %v: %v", path, id, err)
+		}
 	}
 }
