@@ -4,7 +4,9 @@
 package attach_test
 
 import (
+	"bytes"
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -14,12 +16,16 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/google/go-cmp/cmp"
+	"github.com/google/go-cmp/cmp/cmpopts"
 
 	"github.com/roce-cni/roce-cni/pkg/base/cnierr"
+	"github.com/roce-cni/roce-cni/pkg/base/netns"
 	"github.com/roce-cni/roce-cni/pkg/plugin/conf"
 	"github.com/roce-cni/roce-cni/pkg/plugin/plan"
+	"github.com/roce-cni/roce-cni/pkg/plugin/record"
 )
 
 var ctx = context.Background()
@@ -43,6 +49,36 @@ func TestAddThenDelLeavesNothing(t *testing.T) {
 	}
 	if err := n.Check(ctx, w.request("c1", "net1", "")); err == nil {
 		t.Error("CHECK after DEL finds nothing wrong")
+	}
+}
+
+// TestTheRecordHasWhatTheCallSaid, with a pool of ours and with another IPAM plugin, which
+// needs the configuration for its DEL.
+func TestTheRecordHasWhatTheCallSaid(t *testing.T) {
+	t.Parallel()
+	for ipam, w := range map[string]*world{conf.PoolType: newWorld(t), "foreign": newForeign(t).world} {
+		w.pod, w.now = w.fake.Pod(podPath("c1")), time.Minute
+		req := w.request("c1", "net1", "")
+		req.Pod = conf.Pod{Namespace: "train", Name: "trainer-0", UID: "f1a6"}
+		n := w.node()
+		n.Trace = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"
+		_, err := n.Add(ctx, req)
+		must(t, err)
+		got, err := n.Records.Load(c1)
+		must(t, err)
+		want := record.Record{
+			Version: got.Version, BootID: w.boot, Network: "rail", Attachment: c1, Pod: req.Pod, Netns: podPath("c1"), NetnsID: got.NetnsID,
+			IPAM: ipam, Pool: "rail", Digest: req.Digest, Trace: n.Trace, Committed: true, Saved: time.Minute, Plan: got.Plan,
+		}
+		if ipam != conf.PoolType {
+			var b bytes.Buffer
+			must(t, json.Compact(&b, req.IPAM.Raw))
+			want.Pool, want.Config = "", b.Bytes()
+		}
+		same := cmp.Options{cmpopts.EquateComparable(netip.Addr{}, netip.Prefix{}), cmpopts.EquateEmpty()}
+		if diff := cmp.Diff(want, got, same); diff != "" || req.Digest == "" || got.NetnsID == (netns.ID{}) {
+			t.Errorf("%s (-want +got):\n%s", ipam, diff)
+		}
 	}
 }
 

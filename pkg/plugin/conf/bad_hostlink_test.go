@@ -93,9 +93,17 @@ func TestServicesOfTheClusterBelongToAutoRoutes(t *testing.T) {
 	if len(r.HostLink.Routes) != 2 {
 		t.Errorf("the request itself has changed: %v", r.HostLink.Routes)
 	}
+	r.HostLink.Routes = slices.Grow(r.HostLink.Routes, 9)
+	first, _ := r.WithServices(prefixes("10.97.0.0/16"))
+	if _, err := r.WithServices(prefixes("10.98.0.0/16")); err != nil || first.HostLink.Routes[2].String() != "10.97.0.0/16" {
+		t.Errorf("the request for other Services has changed: %v, %v", first.HostLink.Routes, err)
+	}
 	var many []netip.Prefix
 	for i := range 63 {
 		many = append(many, netip.PrefixFrom(netip.AddrFrom4([4]byte{100, byte(i)}), 16))
+	}
+	if _, err := r.WithServices(many[1:]); err != nil {
+		t.Errorf("64 routes: %v", err)
 	}
 	for _, b := range []struct {
 		services []netip.Prefix

@@ -199,6 +199,14 @@ func TestFaultsOfAddressesThatFollowFromElsewhere(t *testing.T) {
 	}
 }
 
+func TestRailsWithoutAMasterAreNotAlike(t *testing.T) {
+	t.Parallel()
+	_, err := conf.Parse(railed(`"rails": [{}, {}]`))
+	if d := cmp.Diff([]string{"rails[0].master", "rails[1].master"}, subjects(t, err)); d != "" {
+		t.Errorf("(-want +got):\n%s", d)
+	}
+}
+
 func TestFaultsOfRailsRouting(t *testing.T) {
 	t.Parallel()
 	const alone, others = `for one rail only`, `choose other numbers`

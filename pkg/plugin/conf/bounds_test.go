@@ -48,6 +48,9 @@ func TestLongInputIsRefused(t *testing.T) {
 		"ipam.routes": {64, func(n int) string {
 			return `"ipam": {"type": "roce-ipam", "subnets": ` + prefixes(1) + `, "routes": [` + listed(n, `{"dst": "192.0.%d.0/24"}`) + `]}}`
 		}},
+		"hostLink.routes": {64, func(n int) string {
+			return `"ipam": {"type": "roce-ipam", "subnets": [{"subnet": "10.0.0.0/24", "gateway": "10.0.0.1"}]}, "hostLink": {"routes": [` + listed(n, `"100.%d.0.0/16"`) + `]}}`
+		}},
 		"sysctl": {64, func(n int) string { return `"sysctl": {` + listed(n, `"net.ipv4.conf.IFNAME.a%d": "1"`) + `}}` }},
 		"JSON":   {256<<10 - len(rest) - len(`"x": ""}`), func(n int) string { return `"x": "` + strings.Repeat("x", n) + `"}` }},
 	} {

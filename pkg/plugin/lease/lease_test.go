@@ -5,9 +5,11 @@ package lease_test
 
 import (
 	"errors"
+	"fmt"
 	"io/fs"
 	"net/netip"
 	"os"
+	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
@@ -19,6 +21,7 @@ import (
 	"github.com/roce-cni/roce-cni/pkg/base/netns"
 	"github.com/roce-cni/roce-cni/pkg/base/trusted"
 	"github.com/roce-cni/roce-cni/pkg/plugin/conf"
+	"github.com/roce-cni/roce-cni/pkg/plugin/ipam"
 	"github.com/roce-cni/roce-cni/pkg/plugin/ipam/ledger"
 	"github.com/roce-cni/roce-cni/pkg/plugin/plan"
 	"github.com/roce-cni/roce-cni/pkg/plugin/record"
@@ -203,6 +206,55 @@ func TestRejectedAddressesAreNotGivenAgain(t *testing.T) {
 		}
 		n.mustHold("after two attempts", []string{"pod-0"})
 	})
+}
+
+func TestALeaseNamesItsPod(t *testing.T) {
+	t.Parallel()
+	n := newNode(t, sources()["ranges of the configuration"])
+	claim := n.claim("pod-0", "")
+	_, err := claim.Acquire(t.Context())
+	must(t, err)
+	entries, err := n.book().List(t.Context(), "rail")
+	must(t, err)
+	want := ipam.Owner{
+		ContainerID: "pod-0", IfName: "net1", Network: "rail", Program: conf.PluginType, PodNamespace: "train", PodName: "pod-0", PodUID: "uid-pod-0",
+		Netns: netns.Ref{Path: "/run/netns/pod-0", ID: claim.Rails()[0].Facts.Pod.Netns},
+	}
+	if len(entries) != 1 || entries[0].Owner != want {
+		t.Errorf("got %+v, want %+v", entries, want)
+	}
+}
+
+// TestStatusIsThatOfThePool: a pool with addresses in quarantine can serve those who can ask
+// the network.
+func TestStatusIsThatOfThePool(t *testing.T) {
+	t.Parallel()
+	n := newNode(t, sources()["ranges of the configuration"])
+	status := func(when, more string, want bool) {
+		t.Helper()
+		err := n.claim("pod-9", more).Status(t.Context())
+		if (err == nil) != want || err != nil && cnierr.CodeOf(err) != cnierr.NotAvailable {
+			t.Errorf("%s: got %v", when, err)
+		}
+	}
+	const off = `, "status": {"pool": "off"}`
+	status("an empty pool", "", true)
+	for i := range 5 {
+		n.acquire(fmt.Sprintf("pod-%d", i), "")
+	}
+	status("all are leased", "", false)
+	status("all are leased, which is not asked", off, true)
+	for i := range 5 {
+		must(t, n.allocator().Release(t.Context(), n.record(fmt.Sprintf("pod-%d", i))))
+	}
+	status("all are in quarantine", "", true)
+	n.refuse = true
+	status("all are in quarantine, which is refused", "", false)
+	n.now += time.Hour
+	status("the quarantine is over", "", true)
+	n.write(filepath.Join(n.dir, "leases.db"), "no database", 0o600)
+	status("a damaged database", "", false)
+	status("a damaged database, and the pool is not asked", off, false)
 }
 
 func TestARequestedAddressHasNoSubstitute(t *testing.T) {

@@ -37,6 +37,7 @@ type node struct {
 	plugins string // CNI_PATH
 	config  string // of the network; %s is more members
 	now     time.Duration
+	refuse  bool // what is in quarantine
 	// agent is what the agent answers. asked counts the requests.
 	agent map[nodefile.Key]nodefile.Answer
 	asked int
@@ -89,7 +90,7 @@ func (n *node) records() record.Store { return record.Store{Dir: n.dir, BootID: 
 // environment of a call.
 func (n *node) allocator() lease.Allocator {
 	return lease.Allocator{
-		Book: n.book(), Program: conf.PluginType, Agent: n.files(), NodeName: "gpu-01",
+		Book: n.book(), Program: conf.PluginType, Agent: n.files(), NodeName: "gpu-01", RefuseQuarantined: n.refuse,
 		ReadFile: func(string) ([]byte, error) { return []byte(table), nil },
 		Plugins: lease.Plugins{
 			Path: []string{n.plugins}, Environ: []string{"PATH=" + os.Getenv("PATH")}, Stderr: n.t.Output(),
@@ -106,7 +107,7 @@ func (n *node) input(id, more string) conf.Input {
 	pod, _, _ := strings.Cut(id, ".")
 	return conf.Input{
 		Command: "ADD", ContainerID: id, IfName: "net1", Netns: "/run/netns/" + id,
-		Args:  "K8S_POD_NAMESPACE=train;K8S_POD_NAME=" + pod,
+		Args:  "K8S_POD_NAMESPACE=train;K8S_POD_NAME=" + pod + ";K8S_POD_UID=uid-" + pod,
 		Stdin: fmt.Appendf(nil, `{"cniVersion": "1.1.0", "name": "rail", %s%s}`, n.config, more),
 	}
 }

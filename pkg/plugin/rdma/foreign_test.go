@@ -5,6 +5,7 @@ package rdma
 
 import (
 	"bytes"
+	"fmt"
 	"log/slog"
 	"maps"
 	"net/netip"
@@ -83,6 +84,29 @@ func TestAnEntryOfAnotherInterfaceIsNotThatOfThePod(t *testing.T) {
 				t.Errorf("%s: logged %q, want %q", c.name, got, c.says)
 			}
 		})
+	}
+}
+
+// TestEachRailIsLookedAtForItsOwnAddresses has three rails, the first without an address to
+// set. The entries of others, of which two have the address, are not those of the pod.
+func TestEachRailIsLookedAtForItsOwnAddresses(t *testing.T) {
+	t.Parallel()
+	s := New(Config{Enter: here, Sys: sysfs("mlx5_0", v2("172.16.0.11"), v2("172.16.0.12"), "")})
+	var all, set plan.Ops
+	for i, link := range []conf.LinkName{"net1", "net1-1", "net1-2"} {
+		g := wait([]string{"172.16.0.10", "172.16.0.11", "172.16.0.12"}[i])
+		g.Targets[0].Link = link
+		all = append(all, plan.OnHost(g)...)
+		if i > 0 {
+			set = append(set, setting(link, g.Targets[0].Addr.String())...)
+		}
+	}
+	must(t, s.LookBefore(all, set))
+	for link, want := range map[conf.LinkName]string{"net1": "[] []", "net1-1": "[0] []", "net1-2": "[] [1]"} {
+		before := s.of(link).Before
+		if got := fmt.Sprint(before.Others(addrs("172.16.0.11")[0]), before.Others(addrs("172.16.0.12")[0])); got != want {
+			t.Errorf("%s: others have %s, want %s", link, got, want)
+		}
 	}
 }
 

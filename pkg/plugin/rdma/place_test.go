@@ -47,13 +47,32 @@ func TestPlaceWaitsUntilAnOldEntryIsGone(t *testing.T) {
 			t.Errorf("the old entry is there: got %v, want code %d", err, cnierr.NoGID)
 		}
 	}
-	_, err := s.Place(t.Context(), rail(time.Millisecond), addrs("172.16.0.13"), nil)
+	_, err := s.Place(t.Context(), rail(time.Millisecond), addrs("172.16.0.11", "172.16.0.13"), nil)
 	if cnierr.CodeOf(err) != cnierr.NoGID || !strings.Contains(err.Error(), "172.16.0.13") {
 		t.Errorf("the new entry is missing: got %v, want code %d that names it", err, cnierr.NoGID)
 	}
 	_, err = (&node{}).subsystem(t, fstest.MapFS{}).Place(t.Context(), rail(time.Millisecond), addrs("172.16.0.13"), nil)
 	if cnierr.CodeOf(err) != cnierr.NoRDMA {
 		t.Errorf("there is no device: got %v, want code %d", err, cnierr.NoRDMA)
+	}
+}
+
+func TestATableHasAPlaceIfAnAddressFits(t *testing.T) {
+	t.Parallel()
+	for name, c := range map[string]struct {
+		sys  fstest.MapFS
+		fits bool
+	}{
+		"one place, RoCE v2 alone":  {sysfs("mlx5_0", v2("fe80::1"), "", v2("10.0.0.1")), true},
+		"one place, RoCE v1 too":    {sysfs("mlx5_0", v1("fe80::1"), v2("fe80::1"), ""), false},
+		"two places":                {sysfs("mlx5_0", v1("fe80::1"), v2("fe80::1"), "", ""), true},
+		"no place":                  {sysfs("mlx5_0", v2("fe80::1"), v2("10.0.0.1")), false},
+		"a table that is not there": {sysfs("mlx5_1", v2("fe80::1")), true},
+	} {
+		err := (&node{}).subsystem(t, c.sys).HasPlace(rail(0).Device)
+		if (err == nil) != c.fits || err != nil && (cnierr.CodeOf(err) != cnierr.NoGID || !strings.Contains(err.Error(), "its GID table is full: 2 of ")) {
+			t.Errorf("%s: got %v", name, err)
+		}
 	}
 }
 
