@@ -148,7 +148,7 @@ func TestFaultsOfIPAMRoutes(t *testing.T) {
 
 func TestFaultsOfRequestedAddresses(t *testing.T) {
 	t.Parallel()
-	const p = `"ipam": {"type": "roce-ipam", "subnets": [{"subnet": "172.16.11.0/24", "exclude": ["172.16.11.7"], "gateway": "172.16.11.254"}]}, `
+	const p = `"ipam": {"type": "roce-ipam", "subnets": [{"subnet": "172.16.11.0/24", "exclude": ["172.16.11.7-172.16.11.9"], "gateway": "172.16.11.254"}]}, `
 	for _, b := range []bad{
 		{`"runtimeConfig": {"ips": ["172.16.11"]}`, cnierr.BadConfig, `"runtimeConfig.ips[0]": "172.16.11" is not an address`, `write 172.16.11.5`},
 		{`"runtimeConfig": {"ips": ["::ffff:172.16.11.5"]}`, cnierr.BadConfig, `"::ffff:172.16.11.5" is not an address`, `write 172.16.11.5`},
@@ -158,6 +158,7 @@ func TestFaultsOfRequestedAddresses(t *testing.T) {
 		{`"runtimeConfig": {"ips": ["172.16.11.5/0"]}`, cnierr.BadConfig, `172.16.11.5/0: the length of 172.16.11.0/24 is 24`, `write the address without length`},
 		{`"runtimeConfig": {"ips": ["172.16.11.254"]}`, cnierr.BadConfig, `172.16.11.254 is the gateway of 172.16.11.0/24`, `another address`},
 		{`"runtimeConfig": {"ips": ["172.16.11.255/24"]}`, cnierr.BadConfig, `172.16.11.255 is the broadcast address`, `another address`},
+		{`"runtimeConfig": {"ips": ["172.16.11.9"]}`, cnierr.BadConfig, `172.16.11.9 is an excluded address of`, `another address`},
 		{`"runtimeConfig": {"ips": ["172.16.11.7"]}`, cnierr.BadConfig, `172.16.11.7 is an excluded address of`, `another address`},
 		{`"runtimeConfig": {"ips": ["172.16.11.5", "172.16.11.6"]}`, cnierr.BadConfig, `"runtimeConfig.ips[1]": 172.16.11.6: 172.16.11.5 of 172.16.11.0/24 is requested, too`, `one address of each`},
 		{`"runtimeConfig": {"ips": ["172.16.11.5"]}, "args": {"cni": {"ips": ["172.16.11.6/24"]}}`, cnierr.BadConfig, `"args.cni.ips[0]": 172.16.11.6: 172.16.11.5 of`, `one address of each`},

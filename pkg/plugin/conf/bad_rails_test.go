@@ -120,6 +120,7 @@ func TestFaultsOfRailsAddresses(t *testing.T) {
 		{`"rails": [{"master": "a"}, {"master": "b", "subnets": [{"subnet": "10.0.0.0/24"}]}], ` + ofPool(`"pool": "p"`), cnierr.BadConfig, `"rails[0].subnets": no subnet`, asHere},
 		{lists(`{"subnet": "10.0.0.0/24"}`, ``), cnierr.BadConfig, `"rails[1].subnets": no subnet`, asHere},
 		{lists(`{"subnet": "10.0.0.0/24"}`, `{"subnet": "10.0.0.0/16"}`), cnierr.BadConfig, `"rails[1].subnets": 10.0.0.0/16 of rail 1 overlaps 10.0.0.0/24 of rail 0`, same},
+		{lists(`{"subnet": "10.0.0.0/24"}`, `{"subnet": "10.0.0.128/25"}`), cnierr.BadConfig, `"rails[1].subnets": 10.0.0.128/25 of rail 1 overlaps 10.0.0.0/24 of rail 0`, same},
 		{two + `, ` + ofPool(`"subnets": [{"subnet": "10.0.0.0/{rail+8}"}]`), cnierr.BadConfig, `"ipam.subnets": 10.0.0.0/9 of rail 1 overlaps 10.0.0.0/8 of rail 0`, same},
 		{lists(`{"subnet": "10.0.0.0/24"}, {"subnet": "10.0.0.128/25"}`, `{"subnet": "10.0.1.0/24"}`), cnierr.BadConfig, `"rails[0].subnets[1]": 10.0.0.128/25 overlaps 10.0.0.0/24`, keep},
 		{eight + `, ` + ofPool(`"subnets": [{"subnet": "172.16.{rail+250}.0/24"}]`), cnierr.BadConfig, `"ipam.subnets[0].subnet": rail 6: "172.16.256.0/24" is not a prefix`, ``},

@@ -122,7 +122,7 @@ func TestMembersMeanWhatTheDesignSays(t *testing.T) {
 		}},
 		{ofPool(`"subnets": [
 			{"subnet": "172.16.11.0/24", "ranges": ["172.16.11.128/25", "172.16.11.9", "172.16.11.1-172.16.11.8"], "exclude": ["172.16.11.7", "172.16.11.2-172.16.11.9", "172.16.11.2"], "gateway": "172.16.11.130"},
-			{"subnet": "fd00:11::/64", "gateway": "fd00:11::fffe"}, {"subnet": "172.16.12.0/31"}, {"subnet": "172.16.12.9/32", "gateway": "10.9.9.9"}], "routes": [{"dst": "10.8.0.0/16", "gw": "10.9.9.9"}]`), func(r *conf.Request) {
+			{"subnet": "fd00:11::/64", "gateway": "fd00:11::fffe"}, {"subnet": "172.16.12.0/31"}, {"subnet": "172.16.12.9/32", "gateway": "10.9.9.9"}, {"subnet": "172.16.13.0/24", "gateway": "169.254.1.1"}], "routes": [{"dst": "10.8.0.0/16", "gw": "10.9.9.9"}]`), func(r *conf.Request) {
 			ours(r)
 			r.IPAM.Routes = []pool.Route{{Dst: prefix("10.8.0.0/16"), Via: addr("10.9.9.9")}}
 			r.Rails[0].Routes = r.IPAM.Routes
@@ -136,6 +136,7 @@ func TestMembersMeanWhatTheDesignSays(t *testing.T) {
 				{Prefix: prefix("fd00:11::/64"), Ranges: []netrange.Range{span("fd00:11::/64")}, Gateway: addr("fd00:11::fffe")},
 				{Prefix: prefix("172.16.12.0/31"), Ranges: []netrange.Range{span("172.16.12.0-172.16.12.1")}},
 				{Prefix: prefix("172.16.12.9/32"), Ranges: []netrange.Range{span("172.16.12.9")}, Gateway: addr("10.9.9.9")},
+				wide("172.16.13.0/24", "169.254.1.1"),
 			}
 		}},
 		{ofPool(one + `, "routes": [{"dst": "0.0.0.0/0"}, {"dst": "0.0.0.0/0", "priority": 1}, {"dst": "0.0.0.0/0", "table": 254}, {"dst": "10.0.0.0/8", "gw": "172.16.11.1", "mtu": 1500, "advmss": 1400, "priority": 5, "table": 7}, {"dst": "10.0.0.0/8", "table": 254, "scope": 253}, {"dst": "10.0.0.0/8", "table": 7, "scope": 0}, {"dst": "10.0.0.0/8"}]`), func(r *conf.Request) {

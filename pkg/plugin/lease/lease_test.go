@@ -208,6 +208,16 @@ func TestRejectedAddressesAreNotGivenAgain(t *testing.T) {
 	})
 }
 
+func TestAnAttachmentWithTwoAddressesIsHeldOnce(t *testing.T) {
+	t.Parallel()
+	n := newNode(t, source{config: `"master": "ens1", "ipam": {"type": "roce-ipam", "subnets": [{"subnet": "10.4.0.0/29"}, {"subnet": "fd00::/64"}]}`})
+	n.acquire("pod-0", "")
+	held, err := n.allocator().Held(t.Context(), conf.GC{Network: "rail", IPAM: conf.PoolType})
+	if want := []conf.Attachment{{ContainerID: "pod-0", IfName: "net1"}}; err != nil || !slices.Equal(held, want) {
+		t.Errorf("got %v, %v, want %v", held, err, want)
+	}
+}
+
 func TestALeaseNamesItsPod(t *testing.T) {
 	t.Parallel()
 	n := newNode(t, sources()["ranges of the configuration"])

@@ -64,14 +64,14 @@ func TestUsersOfASharedDeviceAreThoseOfANamespace(t *testing.T) {
 	t.Parallel()
 	n, op := movable()
 	n.exclusive = false
-	n.devices[0].qps = []nldev.Resource{{Type: 1, Module: "ib_core"}, {Type: 2, PID: 223}, {Type: 3, PID: 223}, {Type: 2, PID: 9}, {Type: 2, Module: "nvme_rdma"}}
+	n.devices[0].qps = []nldev.Resource{{Type: 1, Module: "ib_core"}, {Type: 2, PID: 223}, {Type: 3, PID: 223}, {Type: 2, PID: 9}, {Type: 2, Module: "nvme_rdma"}, {Type: 2, PID: 4242}}
 	gone := op.Device
 	gone.Index, gone.GUID = 99, "1"
 	recorded := append(plan.OnHost(plan.Port{Device: gone}, plan.Port{Device: op.Device}), plan.InPod(plan.Port{Device: op.Device})...)
 	s := n.subsystem(t, fstest.MapFS{}, func(c *Config) { c.Proc = procs() })
 	pod, err := s.Users(t.Context(), recorded, netns.ID{Ino: 77})
 	all, err2 := s.Users(t.Context(), recorded, netns.ID{})
-	if diff := cmp.Diff([]string{"process 223 (ib_write_bw) uses mlx5_0/1"}, pod); errors.Join(err, err2) != nil || diff != "" || len(all) != 3 {
+	if diff := cmp.Diff([]string{"process 223 (ib_write_bw) uses mlx5_0/1"}, pod); errors.Join(err, err2) != nil || diff != "" || len(all) != 4 {
 		t.Errorf("got %v and %v, %v, %v", pod, all, err, err2)
 	}
 	n.deaf = unix.ENOBUFS // the kernel has no memory now
