@@ -18,6 +18,7 @@ import (
 
 	"github.com/roce-cni/roce-cni/cmd/internal/plugin"
 	"github.com/roce-cni/roce-cni/pkg/plugin/ipam"
+	"github.com/roce-cni/roce-cni/pkg/plugin/record"
 	"github.com/roce-cni/roce-cni/pkg/tool/redact"
 )
 
@@ -173,5 +174,31 @@ func TestABundleThatCannotBeWrittenLeavesNothing(t *testing.T) {
 	}
 	if left, err := os.ReadDir(dir); err != nil || len(left) > 0 {
 		t.Errorf("%v is left, error %v", left, err)
+	}
+}
+
+// TestABundleHasTheEndOfALog, with whole lines, or why the log cannot be read. A record that
+// cannot be read is named beside the others.
+func TestABundleHasTheEndOfALog(t *testing.T) {
+	t.Parallel()
+	log := filepath.Join(t.TempDir(), "roce.log")
+	const line = "0123456789abcde\n" // the size of which divides that of the end
+	if err := os.WriteFile(log, []byte("x"+strings.Repeat(line, maxLog/len(line))+"last\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if got := tail(log); len(got) != maxLog-len(line)+len("last\n") || !strings.HasPrefix(got, line) || !strings.HasSuffix(got, line+"last\n") {
+		t.Errorf("%d bytes, from %.20q", len(got), got)
+	}
+	if err := os.WriteFile(log, []byte(line), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if got := tail(log); got != line {
+		t.Errorf("of a short log: %q", got)
+	}
+	if got := tail(log + "x"); !strings.Contains(got, "no such file") {
+		t.Errorf("of a missing log: %q", got)
+	}
+	if got := recordsText([]record.Record{{Network: "a"}}, errors.New("c2 is torn")); !strings.Contains(got, `"network": "a"`) || !strings.HasSuffix(got, "\nc2 is torn\n") {
+		t.Errorf("of records: %s", got)
 	}
 }

@@ -8,6 +8,8 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/google/go-cmp/cmp"
+
 	"github.com/roce-cni/roce-cni/cmd/internal/cli"
 	"github.com/roce-cni/roce-cni/pkg/plugin/calls"
 	"github.com/roce-cni/roce-cni/pkg/plugin/conf"
@@ -62,9 +64,16 @@ func TestTheTableOfGIDsSaysWhatProgramsOfDeletedPodsHold(t *testing.T) {
 // The driver hides the entry at index 4 from the host, and shows it to its pod.
 func TestAnIndexWithAnEntryIsNotHeld(t *testing.T) {
 	t.Parallel()
-	tables := []gids.Table{{Device: "rxe0", Port: 1, Entries: []gids.Entry{{Index: 4}}}, {Device: "rxe0", Port: 1, Holder: &gids.Owner{}}}
-	addHeld(tables, []usage.Use{{Held: []calls.Held{{Device: "rxe0", Port: 1, Index: 4}, {Device: "rxe0", Port: 1, Index: 5}}}})
-	if held := tables[0].Held; len(held) != 1 || held[0].Index != 5 || tables[1].Held != nil {
-		t.Errorf("held are %+v and %+v, want only index 5 of the host", held, tables[1].Held)
+	tables := []gids.Table{{Device: "rxe0", Port: 1, Entries: []gids.Entry{{Index: 4}}}, {Device: "rxe0", Port: 2}, {Device: "rxe0", Port: 1, Holder: &gids.Owner{}}}
+	pod, programs := conf.Pod{Namespace: "ml", Name: "p1"}, []rdma.Process{{PID: 7, Comm: "x"}}
+	addHeld(tables, []usage.Use{
+		{User: usage.User{Pod: pod, ContainerID: "c1"}, Processes: programs, Held: []calls.Held{{Device: "rxe0", Port: 1, Index: 4}, {Device: "rxe0", Port: 1, Index: 5}}},
+		{User: usage.User{ContainerID: "c2"}, Held: []calls.Held{{Device: "rxe0", Port: 2, Index: 4}, {Device: "rxe0", Port: 1, Index: 6}, {Device: "rxe1", Port: 1, Index: 7}}},
+	})
+	want := [][]gids.Held{{{Index: 5, Pod: pod, ContainerID: "c1", Processes: programs}, {Index: 6, ContainerID: "c2"}}, {{Index: 4, ContainerID: "c2"}}, nil}
+	for i, table := range tables {
+		if diff := cmp.Diff(want[i], table.Held); diff != "" {
+			t.Errorf("table %d (-want +got)\n%s", i, diff)
+		}
 	}
 }

@@ -40,6 +40,7 @@ func TestRailsArePrintedWithTheirPods(t *testing.T) {
 		{Pod: conf.Pod{Namespace: "ml", Name: "b"}, Plan: on},
 		{Attachment: conf.Attachment{ContainerID: "c1"}, Plan: on},
 		{Pod: conf.Pod{Namespace: "ml", Name: "b"}, Plan: on},
+		{Pod: conf.Pod{Namespace: "ml", Name: "a"}, Plan: plan.Plan{Ops: plan.InPod(plan.Child{Parent: "ens1f0np0.11", VLAN: conf.VLAN{NIC: "ens1f0np0", ID: 11}})}},
 		{Pod: conf.Pod{Namespace: "ml", Name: "x"}, Plan: plan.Plan{Ops: plan.InPod(plan.Move{Device: plan.RDMADevice{Name: "mlx5_9"}})}},
 	}
 	got := withPods(ports, rows)
@@ -47,7 +48,7 @@ func TestRailsArePrintedWithTheirPods(t *testing.T) {
 	for _, p := range got {
 		pods = append(pods, p.Pods)
 	}
-	if diff := cmp.Diff([][]string{{"c1", "ml/b"}, {}, {"ml/x"}}, pods); diff != "" {
+	if diff := cmp.Diff([][]string{{"c1", "ml/a", "ml/b"}, {}, {"ml/x"}}, pods); diff != "" {
 		t.Errorf("(-want +got)\n%s", diff)
 	}
 	var out bytes.Buffer
@@ -55,7 +56,7 @@ func TestRailsArePrintedWithTheirPods(t *testing.T) {
 		t.Fatal(err)
 	}
 	const want = `RAIL  NETDEV     RDMA      LAYER     STATE          SPEED  MTU   ADDRESS         GPU            ID         GIDS FREE           PODS
-0     ens1f0np0  mlx5_7/1  Ethernet  ACTIVE         400G   9000  172.16.11.1/24  GPU0,GPU1 PIX  15b3:1021  251 of 256          2
+0     ens1f0np0  mlx5_7/1  Ethernet  ACTIVE         400G   9000  172.16.11.1/24  GPU0,GPU1 PIX  15b3:1021  251 of 256          3
 -     ens2       mlx5_8/1  Ethernet  DOWN in bond0  2.5G   -     -               -              -          at most 252 of 256  0
 -     -          mlx5_9/2  -         AWAY           -      -     -               -              -          -                   1
 `
@@ -69,7 +70,7 @@ func TestRailsArePrintedWithTheirPods(t *testing.T) {
 		t.Fatal(err)
 	}
 	const wide = `PODS  SWITCH   SWITCH PORT  MODEL       PCI           NUMA  DRIVER           FIRMWARE
-2     leaf-03  swp12        ConnectX-7  0000:13:00.0  1     mlx5_core 6.8.0  28.39.1002 (MT_0000000838)
+3     leaf-03  swp12        ConnectX-7  0000:13:00.0  1     mlx5_core 6.8.0  28.39.1002 (MT_0000000838)
 0     -        -            -           -             -     -                -
 1     -        -            -           -             -     -                -
 `

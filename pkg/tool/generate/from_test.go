@@ -90,11 +90,11 @@ func TestPoolsOfOthersAreNotThoseOfNVIDIA(t *testing.T) {
 	const (
 		calico      = "apiVersion: crd.projectcalico.org/v1\nkind: IPPool\nmetadata: {name: p}\nspec: {cidr: 10.9.0.0/16, ipipMode: Always}\n---\n"
 		whereabouts = "apiVersion: whereabouts.cni.cncf.io/v1alpha1\nkind: IPPool\nmetadata: {name: p}\nspec: {range: 10.8.0.0/16, allocations: {}}\n---\n"
-		nvidia      = "apiVersion: nv-ipam.nvidia.com/v1alpha1\nkind: IPPool\nmetadata: {name: p}\nspec: {subnet: 10.1.0.0/16, perNodeBlockSize: 16}\n---\n"
+		nvidia      = "apiVersion: nv-ipam.nvidia.com/v1alpha1\nkind: IPPool\nmetadata: {name: p}\nspec: {subnet: 10.1.0.0/16, perNodeBlockSize: 16, unknownKey: 5}\n---\n"
 		network     = "kind: MacvlanNetwork\nmetadata: {name: net}\nspec: {master: e, ipam: '{\"type\": \"nv-ipam\", \"poolName\": \"p\"}'}\n---\n"
 	)
 	for text, want := range map[string][]string{
-		nvidia + calico + whereabouts + network: {"10.1.0.0/16", "IPPool p: not converted", "of crd.projectcalico.org", "of whereabouts.cni.cncf.io"},
+		nvidia + calico + whereabouts + network: {"10.1.0.0/16", "Dropped: spec.unknownKey", "IPPool p: not converted", "of crd.projectcalico.org", "of whereabouts.cni.cncf.io"},
 		calico + network:                        {"The IPPool p is not in the file", "of crd.projectcalico.org"},
 		whereabouts:                             {"of whereabouts.cni.cncf.io"},
 		nvidia + strings.Replace(nvidia, "name: p", "name: q", 1): {"IPPool p: not converted, because no network", "IPPool q: not converted, because no network"},
@@ -121,6 +121,7 @@ kind: CIDRPool
 metadata: {name: p}
 spec:
   cidr: 10.0.0.0/16
+  gatewayIndex: 1
   exclusions: [{startIP: 10.0.1.200, endIP: 10.0.2.9}, {startIP: 10.0.9.1, endIP: 10.0.9.2}]
   perNodeExclusions: [{startIndex: 20, endIndex: 30}]
   staticAllocations: [{nodeName: a, prefix: 10.0.1.0/24}, {nodeName: b, prefix: 10.0.2.0/24}]
@@ -136,11 +137,11 @@ spec: {master: e, ipam: '{"type": "nv-ipam", "poolName": "p", "poolType": "cidrp
 	for _, d := range docs {
 		if spec, ok := d.Object["spec"].(block.PoolSpec); ok {
 			for _, r := range spec.Racks {
-				got[r.Name] = r.Rails[0].Subnets[0].Exclude
+				got[r.Name] = append([]string{r.Rails[0].Subnets[0].Gateway}, r.Rails[0].Subnets[0].Exclude...)
 			}
 		}
 	}
-	want := map[string][]string{"a": {"10.0.1.200-10.0.1.255", "10.0.1.20-10.0.1.30"}, "b": {"10.0.2.0-10.0.2.9", "10.0.2.20-10.0.2.30"}}
+	want := map[string][]string{"a": {"10.0.1.1", "10.0.1.200-10.0.1.255", "10.0.1.20-10.0.1.30"}, "b": {"10.0.2.1", "10.0.2.0-10.0.2.9", "10.0.2.20-10.0.2.30"}}
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Error(diff)
 	}

@@ -190,23 +190,30 @@ func TestPortsThatAreNoRail(t *testing.T) {
 	n.RDMA.Devices[1].Ports = append(n.RDMA.Devices[1].Ports, nldev.Port{Number: 2, State: nldev.Active, NetdevIndex: 10, Netdev: "ens2r0"})
 	s.write("class/infiniband_verbs/uverbs4/ibdev", "mlx5_4")
 	s.link("class/infiniband_verbs/uverbs4/device", "../../../devices/pci0000:00/0000:00:05.0/0000:05:00.0")
-	n.Addresses = []rtnl.Address{{Index: 2, Prefix: netip.MustParsePrefix("172.16.12.1/24")}, {Index: 2, Prefix: netip.MustParsePrefix("fe80::1/64")}}
+	n.Addresses = []rtnl.Address{{Index: 2, Prefix: netip.MustParsePrefix("172.16.12.1/24")}, {Index: 2, Prefix: netip.MustParsePrefix("fe80::1/64")}, {Index: 2, Prefix: netip.MustParsePrefix("fd00::1/64")}}
+	for at, mbits := range map[string]string{
+		"1.0/0000:01:00.0/net/ens1": "999", "2.0/0000:02:00.0/net/ens2": "2500", "3.0/0000:03:00.0/net/ibp3s0": "-1", "1.0/0000:01:00.1/net/ens6": "1000",
+	} {
+		s.write("devices/pci0000:00/0000:00:0"+at+"/speed", mbits)
+	}
 
 	var got []string
 	for _, p := range n.Inventory() {
-		rail := "-"
-		if p.Rail != nil {
-			rail = fmt.Sprint(*p.Rail)
+		number := func(n *int) string {
+			if n == nil {
+				return "-"
+			}
+			return fmt.Sprint(*n)
 		}
-		got = append(got, fmt.Sprintf("%s %s %s %s %s %s %v", rail, p, p.Netdev, p.LinkLayer, p.State, p.Bond, p.Addresses))
+		got = append(got, fmt.Sprintf("%s %s %s %s %s %s %s %s %v %d/%d %s", number(p.Rail), p, p.Netdev, p.PCI, number(p.NUMA), p.LinkLayer, p.State, p.Bond, p.Addresses, p.GIDs.Used, p.GIDs.Size, Rate(p.Speed)))
 	}
 	want := []string{
-		"0 mlx5_1/1 ens2 Ethernet ACTIVE  [172.16.12.1/24]",
-		"1 mlx5_4/1 ens5 Ethernet AWAY  []",
-		"- mlx5_0/1 ens1 Ethernet ACTIVE bond0 []",
-		"- mlx5_1/2 ens2r0 Ethernet ACTIVE  []",
-		"- mlx5_2/1 ibp3s0 InfiniBand ACTIVE  []",
-		"- mlx5_5/1 ens6 Ethernet ACTIVE bond0 []",
+		"0 mlx5_1/1 ens2 0000:02:00.0 0 Ethernet ACTIVE  [172.16.12.1/24 fd00::1/64] 1/2 2.5G",
+		"1 mlx5_4/1 ens5 0000:05:00.0 0 Ethernet AWAY  [] 0/0 400G",
+		"- mlx5_0/1 ens1 0000:01:00.0 0 Ethernet ACTIVE bond0 [] 1/2 999M",
+		"- mlx5_1/2 ens2r0 0000:02:00.0 0 Ethernet ACTIVE  [] 0/0 ",
+		"- mlx5_2/1 ibp3s0 0000:03:00.0 - InfiniBand ACTIVE  [] 1/2 ",
+		"- mlx5_5/1 ens6 0000:01:00.1 0 Ethernet ACTIVE bond0 [] 1/2 1G",
 	}
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Errorf("(-want +got)\n%s", diff)

@@ -10,7 +10,8 @@ import (
 )
 
 // TestDcbnlAnswer reads an answer as the kernel sends it (dcbnl_ieee_fill): PFC for
-// priority 3, and DSCP 26 mapped to it.
+// priority 3, DSCP 26 mapped to it and to 4, and DSCP 46 to 5. Mappings of another kind, a priority
+// and a DSCP that do not exist, and a short one are left out.
 func TestDcbnlAnswer(t *testing.T) {
 	t.Parallel()
 	attr := func(typ byte, value ...byte) []byte {
@@ -22,9 +23,13 @@ func TestDcbnlAnswer(t *testing.T) {
 	}
 	pfc := make([]byte, 136)
 	pfc[0], pfc[1] = 8, 1<<3
-	ieee := append(attr(ieeePFC, pfc...), attr(ieeeApps, attr(ieeeApp, 5, 3, 26, 0)...)...)
+	var apps []byte
+	for _, app := range [][]byte{{5, 3, 26, 0}, {1, 2, 26, 0}, {5, 4, 26, 0}, {5, 8, 1, 0}, {5, 1, 64, 0}, {5, 1, 2}, {5, 5, 46, 0}} {
+		apps = append(apps, attr(ieeeApp, app...)...)
+	}
+	ieee := append(attr(ieeePFC, pfc...), attr(ieeeApps, append(apps, attr(7, 5, 1, 7, 0)...)...)...)
 	got, err := parseQoS(attr(dcbAttrIEEE, ieee...))
-	if want := (QoS{PFC: 1 << 3, DSCP: [64]Priorities{26: 1 << 3}}); err != nil || got != want {
+	if want := (QoS{PFC: 1 << 3, DSCP: [64]Priorities{26: 1<<3 | 1<<4, 46: 1 << 5}}); err != nil || got != want {
 		t.Errorf("got %v, %v, want %v", got, err, want)
 	}
 	if _, err := parseQoS(attr(dcbAttrIEEE)); err == nil {
