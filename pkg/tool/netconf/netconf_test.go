@@ -30,6 +30,9 @@ func TestReadFindsTheConfigurationsOfRoce(t *testing.T) {
 		{"a list", `{"cniVersion": "1.0.0", "name": "n", "plugins": [{"type": "tuning"}, {"type": "roce", "master": "a"}]}`, []string{"-, plugins[1]"}},
 		{"a list in which roce adopts", `{"name": "n", "plugins": [{"type": "sriov"}, {"type": "roce"}]}`, []string{"-, plugins[1] behind sriov"}},
 		{"a list with plugins behind roce", `{"name": "n", "plugins": [{"type": "roce", "master": "a"}, {"type": "tuning"}, {"type": "sbr"}]}`, []string{"-, plugins[0] before tuning, sbr"}},
+		{"a list with several plugins before roce", `{"name": "n", "plugins": [{"type": "sriov"}, {"type": "tuning"}, {"type": "roce"}, {"name": "no type"}, {"type": "sbr"}]}`, []string{"-, plugins[2] behind tuning before sbr"}},
+		{"a list in which roce makes rails", `{"name": "n", "plugins": [{"type": "sriov"}, {"type": "roce", "rails": {}}]}`, []string{"-, plugins[1]"}},
+		{"a list with a result", `{"name": "n", "plugins": [{"type": "sriov"}, {"type": "roce", "prevResult": {}}]}`, []string{"-, plugins[1]"}},
 		{"a definition", definition, []string{"network attachment definition rail0"}},
 		{
 			"definitions, a RailPool and other objects", definition + "---\nkind: Pod\n---\n# nothing\n---\nkind: RailPool\nmetadata: {name: gpu}\n---\n" + definition,
@@ -71,6 +74,11 @@ func TestReadSaysWhatIsWrongWithAFile(t *testing.T) {
 	}{
 		{"nothing of roce", `{"type": "macvlan"}`, cnierr.BadConfig, "no configuration of the plugin roce"},
 		{"no YAML", "kind: [", cnierr.Decode, "document 1"},
+		{"the second document is no YAML", definition + "---\nkind: [", cnierr.Decode, "document 2"},
+		{"a plugin is no object", `{"plugins": [{"type": "roce"}, 3]}`, cnierr.Decode, "plugins[1] is not an object"},
+		{"items is no list", `{"kind": "List", "items": {}}`, cnierr.Decode, "items is not a list"},
+		{"the second item is wrong", `{"kind": "List", "items": [{"type": "roce"}, {"plugins": 3}]}`, cnierr.Decode, "items[1]: plugins is not a list"},
+		{"a wrong RailPool", "kind: RailPool\nmetadata: {name: gpu}\nspec: {blockSize: many}", cnierr.Decode, "RailPool gpu: spec: "},
 		{"plugins is no list", `{"plugins": 3}`, cnierr.Decode, "plugins is not a list"},
 		{"config is no text", `{"kind": "NetworkAttachmentDefinition", "metadata": {"name": "x"}, "spec": {"config": {}}}`, cnierr.Decode, "spec.config is not a string"},
 	} {
@@ -106,5 +114,49 @@ func TestTheIPAMOfThePluginBeforeIsValidated(t *testing.T) {
 	}
 	if _, _, err := nets[0].Parse("net1", "/run/netns/pod", ""); cnierr.CodeOf(err) != cnierr.BadConfig {
 		t.Errorf("got %v, want that fromMaster is refused", err)
+	}
+}
+
+// TestAddressesOfAnotherIPAMPluginAreThoseOfDocumentation, and its name is told.
+func TestAddressesOfAnotherIPAMPluginAreThoseOfDocumentation(t *testing.T) {
+	t.Parallel()
+	for ipam, want := range map[string][2]string{
+		`{"type": "dhcp"}`: {"dhcp", "192.0.2.0/24"},
+		`{"type": "roce-ipam", "subnets": [{"subnet": "10.1.0.0/24"}]}`: {"", "10.1.0.0/24"},
+	} {
+		nets, _, err := Read("-", strings.NewReader(`{"cniVersion": "1.0.0", "name": "n", "type": "roce", "master": "ens1", "ipam": `+ipam+`}`))
+		if err != nil {
+			t.Fatal(err)
+		}
+		req, other, err := nets[0].Parse("net1", "/run/netns/pod", "")
+		if err != nil || other != want[0] || len(req.Rails) != 1 || len(req.Rails[0].Subnets) != 1 || req.Rails[0].Subnets[0].Prefix.String() != want[1] {
+			t.Errorf("%s: got the plugin %q, %+v, %v, want %q", ipam, other, req.Rails, err, want)
+		}
+	}
+}
+
+func TestObjectsAreValidatedAsTheyWillBeUsed(t *testing.T) {
+	t.Parallel()
+	object := func(kind string, spec map[string]any) map[string]any {
+		return map[string]any{"kind": kind, "metadata": map[string]any{"name": "gpu"}, "spec": spec}
+	}
+	network := func(plugins string) map[string]any {
+		return object("NetworkAttachmentDefinition", map[string]any{"config": `{"cniVersion": "1.0.0", "name": "n", "plugins": [` + plugins + `]}`})
+	}
+	const good = `{"type": "roce", "master": "ens1"}`
+	for want, o := range map[string]map[string]any{
+		"":                              network(good + `, {"type": "tuning"}`),
+		"roce stands in the list twice": network(good + "," + good),
+		"mtu":                           network(`{"type": "roce", "master": "ens1", "mtu": -5}`),
+		`RailPool "gpu"`:                object("RailPool", map[string]any{"rails": []any{map[string]any{"subnets": []any{map[string]any{"subnet": "10.0.0.0/33"}}}}}),
+		"RailPool gpu: spec: json":      object("RailPool", map[string]any{"rails": 3}),
+		"spec.config is not a string":   object("NetworkAttachmentDefinition", map[string]any{"config": 3}),
+	} {
+		if err := Validate(o); (err == nil) != (want == "") || err != nil && !strings.Contains(err.Error(), want) {
+			t.Errorf("%v: got %v, want %q", o, err, want)
+		}
+	}
+	if err := Validate(object("ConfigMap", map[string]any{"plugins": 3})); err != nil {
+		t.Errorf("another object: %v", err)
 	}
 }

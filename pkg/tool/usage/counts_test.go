@@ -15,6 +15,9 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/roce-cni/roce-cni/pkg/cluster/counts"
+	"github.com/roce-cni/roce-cni/pkg/plugin/calls"
+	"github.com/roce-cni/roce-cni/pkg/plugin/conf"
+	"github.com/roce-cni/roce-cni/pkg/plugin/rdma/nldev"
 )
 
 // A look takes two seconds, then five looks fail, and then one takes no time. A reader may use
@@ -60,4 +63,31 @@ func TestACountStaysWhileLooksFailAndTakesATwentiethOfTheTime(t *testing.T) {
 			t.Errorf("the fault is logged %d times, want once\n%s", got, log.String())
 		}
 	})
+}
+
+// TestRowsHaveTheNumbersOfTheirUses has another number of each thing. The name of a pod is the ID
+// of its container if nothing else is known.
+func TestRowsHaveTheNumbersOfTheirUses(t *testing.T) {
+	t.Parallel()
+	full := Use{
+		Device: "rxe0", User: User{Kind: Pod, Pod: conf.Pod{Namespace: "ml", Name: "p1"}, ContainerID: "c1"}, Interface: "net1", QueuePairs: map[string]int{"RC": 1, "UD": 2},
+		Held: make([]calls.Held, 7),
+	}
+	for kind, objects := range map[nldev.Kind]int{nldev.Contexts: 3, nldev.Regions: 4, nldev.Connections: 6} {
+		for range objects {
+			full.count(kind, nldev.Resource{Bytes: 5})
+		}
+	}
+	uses := []Use{
+		full, {Device: "rxe1", User: User{Kind: Gone, Pod: conf.Pod{Name: "podman"}, ContainerID: "c2"}}, {Device: "rxe1", User: User{Kind: Pod, ContainerID: "c3"}},
+		{Device: "rxe1", User: User{Kind: Kernel, Module: "nvme_rdma"}}, {Device: "rxe1", User: User{Kind: Host}},
+	}
+	want := []counts.Row{
+		{Device: "rxe0", User: counts.User{Kind: "pod", Namespace: "ml", Pod: "p1"}, QueuePairs: map[string]int{"RC": 1, "UD": 2}, Contexts: 3, Regions: 4, RegionBytes: 20, Connections: 6, HeldGIDs: 7},
+		{Device: "rxe1", User: counts.User{Kind: "gone", Pod: "podman"}}, {Device: "rxe1", User: counts.User{Kind: "pod", Pod: "c3"}},
+		{Device: "rxe1", User: counts.User{Kind: "kernel"}}, {Device: "rxe1", User: counts.User{Kind: "host"}},
+	}
+	if diff := cmp.Diff(want, rows(uses)); diff != "" {
+		t.Errorf("(-want +got)\n%s", diff)
+	}
 }

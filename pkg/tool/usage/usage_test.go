@@ -244,6 +244,9 @@ func TestUsesAreReadWithoutTheCallsThatCannotBe(t *testing.T) {
 func TestEachDeviceOfAPodIsAUseOfItsOwn(t *testing.T) {
 	t.Parallel()
 	n := node(t, fstest.MapFS{"189/ns/net": link("net:[77]"), "188/ns/net": link("net:[77]")})
+	second := n.Records[0] // the pod has another interface on it
+	second.IfName, second.Plan.Ops = "net2", plan.OnHost(plan.GID{Device: plan.RDMADevice{Name: "rxe1"}, Targets: []plan.GIDTarget{{Link: "net2"}}})
+	n.Records = append(n.Records, second)
 	k := recorded(t)
 	k["both"] = [][]byte{}
 	n.Dial = func() (*nldev.Conn, error) { return nldev.New(k), nil }
@@ -255,7 +258,7 @@ func TestEachDeviceOfAPodIsAUseOfItsOwn(t *testing.T) {
 	for _, u := range uses {
 		got = append(got, fmt.Sprintf("%s %s %s %d %d", u.Device, u.User, u.Interface, u.Total(), len(u.Processes)))
 	}
-	if diff := cmp.Diff([]string{"rxe0 ml/p1 net1 2 2", "rxe1 ml/p1  2 2"}, got); diff != "" {
+	if diff := cmp.Diff([]string{"rxe0 ml/p1 net1 2 2", "rxe1 ml/p1 net2 2 2"}, got); diff != "" {
 		t.Errorf("(-want +got)\n%s", diff)
 	}
 }
@@ -335,6 +338,17 @@ func TestRatesAreThoseOfTheOnlyUserOfADevice(t *testing.T) {
 	for _, u := range append(shared, again...) {
 		if u.Sent != nil || u.Received != nil {
 			t.Errorf("%s has rates: %v, %v", u.Module, u.Sent, u.Received)
+		}
+	}
+}
+
+func TestRatesForPeople(t *testing.T) {
+	t.Parallel()
+	for want, r := range map[string]Rate{
+		"0 B/s": {0, "bytes"}, "999 B/s": {999, "bytes"}, "1 kB/s": {1000, "bytes"}, "1.25 GB/s": {1.25e9, "bytes"}, "50 GB/s": {50e9, "bytes"}, "2.5 Mpackets/s": {2.5e6, "packets"},
+	} {
+		if got := r.String(); got != want {
+			t.Errorf("got %q, want %q", got, want)
 		}
 	}
 }
