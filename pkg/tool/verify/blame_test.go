@@ -5,6 +5,7 @@ package verify
 
 import (
 	"bytes"
+	cmpopt "cmp"
 	"errors"
 	"fmt"
 	"slices"
@@ -25,10 +26,17 @@ type member struct {
 	busy   map[string]bool
 }
 
-func (m member) Local() ([]report.Answer, error) { return nil, nil }
+func (m member) Local() ([]report.Answer, error) {
+	if m.name == "dead" {
+		return nil, fmt.Errorf("%w: EOF", ErrGone)
+	}
+	return nil, nil
+}
 
-func (m member) Test(address string, _ Tests) ([]report.Answer, error) {
+func (m member) Test(address string, with Tests) ([]report.Answer, error) {
 	switch {
+	case with.Peer != address:
+		return nil, fmt.Errorf("%s is called %s", address, with.Peer)
 	case m.name == "gone":
 		return nil, fmt.Errorf("%w: EOF", ErrGone)
 	case address == "gone", address == "flaky" && m.odd():
@@ -117,6 +125,16 @@ func TestAFaultIsThatOfARailIfAllItsTestsFail(t *testing.T) {
 			[]string{"rail 3 of gpu-07: reach fails with all 3 other pods: frames are lost in one direction: from gpu-07"},
 		},
 		{
+			"loss to the first rail", func(a, b string) string {
+				if a == "gpu-01" {
+					return fmt.Sprintf("frames are lost in one direction: from %s to %s", b, a)
+				}
+				return ""
+			},
+			[]string{"gpu-01", "gpu-02", "gpu-07", "gpu-08"},
+			[]string{"rail 3 of gpu-01: reach fails with all 3 other pods: frames are lost in one direction: to gpu-01"},
+		},
+		{
 			"one pair", func(a, b string) string {
 				if a == "a" && b == "b" {
 					return "no frame passes between 10.0.0.1 and 10.0.0.2 in either direction"
@@ -148,7 +166,93 @@ func TestTestsOfDifferentRailsBlameNoRail(t *testing.T) {
 	all := newTally([]string{"a", "b", "c"})
 	all.add([]report.Answer{problem(Reach, "rail 3 of a to rail 4 of b", "silent", "", ""), problem(Reach, "rail 3 of a to rail 4 of c", "silent", "", "")})
 	want := []string{"rail 3 of a to rail 4 of b and 1 more: silent"}
-	if diff := cmp.Diff(want, faults(all.report())); diff != "" {
+	r := all.report()
+	if diff := cmp.Diff(want, faults(r)); diff != "" {
+		t.Errorf("(-want +got)\n%s", diff)
+	}
+	if diff := cmp.Diff([]string{"a: -,-,-,x,-", "b: -,-,-,-,x", "c: -,-,-,-,."}, matrix(r)); diff != "" {
+		t.Errorf("(-want +got)\n%s", diff)
+	}
+}
+
+// matrix returns a line for each pod: the signs of its rails, - for one that it does not have.
+func matrix(r Report) []string {
+	var out []string
+	for _, pod := range r.Pods {
+		var signs []string
+		for _, c := range pod.Rails {
+			signs = append(signs, cmpopt.Or(c.Sign, "-"))
+		}
+		out = append(out, pod.Name+": "+strings.Join(signs, ","))
+	}
+	return out
+}
+
+// TestEachFaultHasItsRailsAndNoOther has three pods with two rails or one, and a fault or two.
+func TestEachFaultHasItsRailsAndNoOther(t *testing.T) {
+	t.Parallel()
+	pods := []string{"a", "b", "c"}
+	for name, tt := range map[string]struct {
+		bad  []report.Answer
+		want []string
+		rows string
+	}{
+		"nothing": {nil, nil, "a: .,. b: .,. c: .,-"},
+		"no GID in a pod": {
+			[]report.Answer{problem(GID, "all rails of a", "none", "", "")},
+			[]string{"all rails of a: none"}, "a: I,I b: .,. c: .,-",
+		},
+		"a gateway, and a rail that is silent": {
+			[]report.Answer{
+				problem(GatewayUp, "rail 1 of b", "the gateway 10.1.0.254 does not answer on net2", "", ""),
+				problem(Reach, "rail 0 of a to b", "silent", "", ""), problem(Reach, "rail 0 of a to c", "silent", "", ""),
+			},
+			[]string{"rail 0 of a: reach fails with all 2 other pods: silent", "rail 1 of b: the gateway 10.1.0.254 does not answer on net2"},
+			"a: X,. b: .,G c: .,-",
+		},
+		"different rails, one of which is lost": {
+			[]report.Answer{
+				problem(Reach, "rail 0 of a to b", "silent", "", ""), problem(Reach, "rail 0 of a to c", "silent", "", ""),
+				problem(Reach, "rail 1 of b to rail 0 of a", "silent", "", ""),
+			},
+			[]string{"rail 0 of a: reach fails with all 2 other pods: silent"}, "a: X,. b: .,. c: .,-",
+		},
+		"a rail of which one test could not run": {
+			[]report.Answer{cannotTell(GatewayUp, "rail 1 of b", "no right", "root"), problem(Routing, "rail 1 of b", "down", "", "")},
+			[]string{"rail 1 of b: down"}, "a: .,. b: .,R c: .,-",
+		},
+		"a test that could not run": {
+			[]report.Answer{cannotTell(GatewayUp, "rail 1 of b", "no right", "root"), cannotTell(Handshake, "rail 0 of a to b", "not tested", "rping")},
+			nil, "a: .,. b: .,? c: .,-",
+		},
+	} {
+		all := newTally(pods)
+		for _, of := range []string{"rail 0 of a", "rail 1 of a", "rail 0 of b", "rail 1 of b", "rail 0 of c"} {
+			all.add([]report.Answer{good(Duplicate, of, "")})
+		}
+		all.add(tt.bad)
+		r := all.report()
+		if diff := cmp.Diff(tt.want, faults(r)); diff != "" {
+			t.Errorf("%s (-want +got)\n%s", name, diff)
+		}
+		if got := strings.Join(matrix(r), " "); got != tt.rows {
+			t.Errorf("%s: got %s, want %s", name, got, tt.rows)
+		}
+		if len(r.Answers) != len(tt.bad)+5 || len(tt.bad) > 0 && r.Answers[0].Verdict == report.OK {
+			t.Errorf("%s: the answers begin with %+v", name, r.Answers[0])
+		}
+	}
+}
+
+// TestSomeRailsOfAPodAreNotAll: two of three.
+func TestSomeRailsOfAPodAreNotAll(t *testing.T) {
+	t.Parallel()
+	all := newTally([]string{"a", "b"})
+	all.add([]report.Answer{
+		problem(Routing, "rail 0 of a", "down", "", ""), problem(Routing, "rail 1 of a", "no rule", "", ""), good(Routing, "rail 2 of a", ""),
+		good(Routing, "rail 0 of b", ""), good(Routing, "rail 1 of b", ""),
+	})
+	if diff := cmp.Diff([]string{"rail 0 of a: down", "rail 1 of a: no rule"}, faults(all.report())); diff != "" {
 		t.Errorf("(-want +got)\n%s", diff)
 	}
 }
@@ -199,6 +303,10 @@ func TestAPodThatDoesNotAnswerStopsNothing(t *testing.T) {
 	r = All(t.Context(), seats(noFaults, names...), Tests{}, false, func(int, int) {})
 	if got := r.Summary(); got != "24 ok, 0 problems, 4 cannot tell" {
 		t.Errorf("every second one cannot reach it: got %s", got)
+	}
+	r = All(t.Context(), seats(noFaults, "dead", "b", "c"), Tests{}, false, func(int, int) {})
+	if got := r.Summary(); got != "1 ok, 0 problems, 1 cannot tell" {
+		t.Errorf("it has gone before the first round: got %s: %+v", got, r.Answers)
 	}
 	r = All(t.Context(), seats(noFaults, "a", "b", "c"), Tests{}, true, func(int, int) {})
 	if got := r.Summary(); got != "2 ok, 0 problems, 0 cannot tell" {

@@ -91,6 +91,10 @@ func TestEachFaultIsOneLine(t *testing.T) {
 			unruled: func(rail int, pod string) bool { return rail == 1 && among(pod, 0, 63) },
 			want:    "rail 1: routing fails in 2 of 64 pods: gpu-0000, gpu-0063; gpu-0000: no rule",
 		},
+		"a rail of many pods": {
+			unruled: func(rail int, pod string) bool { return rail == 1 && among(pod, 0, 1, 4, 6, 8, 10, 12, 14, 16, 18) },
+			want:    "rail 1: routing fails in 10 of 64 pods: gpu-0000, gpu-0001, gpu-0004, gpu-0006, gpu-0008, gpu-0010, gpu-0012, gpu-0014 and 2 more; gpu-0000: no rule",
+		},
 		"what a rule that is lost explains": {
 			unruled: func(rail int, pod string) bool { return rail == 1 && among(pod, 23) },
 			fails:   func(rail int, a, b string) bool { return rail == 1 && (among(a, 23) || among(b, 23)) },

@@ -8,6 +8,7 @@ import (
 	"errors"
 	"flag"
 	"fmt"
+	"html/template"
 	"os"
 	"path/filepath"
 	"strings"
@@ -167,6 +168,51 @@ func TestTheVerdictSaysWhatIsNotKnown(t *testing.T) {
 	} {
 		if got := r.Verdict(); got != want {
 			t.Errorf("got %q, want %q", got, want)
+		}
+	}
+}
+
+func TestWhatIsNotKnownIsToldOnceForEachReason(t *testing.T) {
+	t.Parallel()
+	r := Report{Answers: []report.Answer{
+		cannotTell(GatewayUp, "rail 0 of a", "no right", "root"), good(Reach, "rail 0 of a to b", ""), cannotTell(GatewayUp, "rail 1 of a", "no time", "root"),
+		cannotTell(GatewayUp, "rail 0 of b", "no right", "root"), cannotTell(Duplicate, "rail 0 of b", "no right", "root"), problem(Reach, "rail 0 of a to c", "silent", "", ""),
+	}}
+	var got []string
+	for _, a := range r.Untold() {
+		got = append(got, a.Check+" "+a.Of+": "+a.Found)
+	}
+	want := []string{"gateway rail 0 of a, and 1 more: no right", "gateway rail 1 of a: no time", "address-conflict rail 0 of b: no right"}
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Errorf("(-want +got)\n%s", diff)
+	}
+}
+
+// TestAPodThatIsMissingHasARow among the others, in their order.
+func TestAPodThatIsMissingHasARow(t *testing.T) {
+	t.Parallel()
+	r := Report{Pods: []Row{{"a", []Cell{{Sign: Works}, {Sign: Works}}}, {"c", []Cell{{Sign: Works}}}}}
+	r.Miss("b", cannotTell(Reach, "b", "it does not run", "a pod that runs"))
+	if diff := cmp.Diff([]string{"a: .,.", "b: ?,?", "c: ."}, matrix(r)); diff != "" || len(r.Untold()) != 1 {
+		t.Errorf("untold %v, (-want +got)\n%s", r.Untold(), diff)
+	}
+}
+
+// TestARateIsShownOfARailThatWorksAndIsSlow, which is one with less than nine tenths of the
+// fastest rate. On the page, rates have colours.
+func TestARateIsShownOfARailThatWorksAndIsSlow(t *testing.T) {
+	t.Parallel()
+	r := Report{Pods: []Row{{"a", []Cell{{Sign: Works, Gbps: 400}, {Sign: Works, Gbps: 200}, {Sign: Works}, {Sign: "M", Gbps: 200}, {Sign: Works, Gbps: 361}}}}}
+	var out bytes.Buffer
+	if err := r.WriteText(&out); err != nil {
+		t.Fatal(err)
+	}
+	if want := "\na       . 200   .   M   .\n"; !strings.Contains(out.String(), want) {
+		t.Errorf("no %q in\n%s", want, out.String())
+	}
+	for i, want := range []template.CSS{"background: hsl(130 65% 70%)", "background: hsl(45 65% 70%)", "", ""} {
+		if got := r.colour(r.Pods[0].Rails[i]); got != want {
+			t.Errorf("rail %d: %q, want %q", i, got, want)
 		}
 	}
 }

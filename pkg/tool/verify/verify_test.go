@@ -10,8 +10,12 @@ import (
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
+	"github.com/google/go-cmp/cmp/cmpopts"
+	"golang.org/x/sys/unix"
 
 	"github.com/roce-cni/roce-cni/pkg/plugin/conf"
+	"github.com/roce-cni/roce-cni/pkg/plugin/kernel/rtnl"
+	"github.com/roce-cni/roce-cni/pkg/plugin/plan"
 )
 
 func TestRailsOfAPod(t *testing.T) {
@@ -31,6 +35,67 @@ func TestRailsOfAPod(t *testing.T) {
 	empty := Pod{Name: "x", Enter: w.wire.Do}
 	if _, err := empty.Rails(t.Context()); err == nil || !strings.Contains(err.Error(), "no interface of roce") {
 		t.Errorf("got %v, want that there is none", err)
+	}
+}
+
+// TestARailIsWhatRoceHasMade has interfaces of a pod by their names: those of roce, with what the
+// kernel tells of each, and those of others.
+func TestARailIsWhatRoceHasMade(t *testing.T) {
+	t.Parallel()
+	const up = unix.IFF_UP | unix.IFF_LOWER_UP
+	p, a := netip.MustParsePrefix, netip.MustParseAddr
+	link := func(index int32, name, alias string, flags uint32) rtnl.Link {
+		return rtnl.Link{Index: index, Name: name, Alias: alias, MTU: 9000, Flags: flags, Address: []byte{2, 0, 0, 0, 0, byte(index)}}
+	}
+	rule := func(from string, table uint32, action, protocol uint8) rtnl.Rule {
+		return rtnl.Rule{From: p(from), Table: table, Action: action, Protocol: protocol}
+	}
+	route := func(index int32, table uint32, dst, via string, protocol uint8) rtnl.Route {
+		r := rtnl.Route{Index: index, Table: table, Dst: p(dst), Protocol: protocol}
+		if via != "" {
+			r.Via = a(via)
+		}
+		return r
+	}
+	v := view{
+		links: []rtnl.Link{
+			link(10, "net10", "roce:c1/net10", unix.IFF_UP), // no carrier
+			link(1, "lo", "", up), link(2, "net2", "roce:c1/net2", up), link(3, "adopted", "", up), link(4, "eth0", "", up),
+			link(5, "careful", "", up), link(6, "empty", "roce:c1/empty", up), link(7, "net7", "roce:c1/net7", up),
+		},
+		addrs: []rtnl.Address{
+			{Index: 1, Prefix: p("127.0.0.1/8")}, {Index: 2, Prefix: p("fe80::2/64")}, {Index: 2, Prefix: p("10.2.0.2/24")}, {Index: 2, Prefix: p("fd02::2/64")},
+			{Index: 3, Prefix: p("10.3.0.3/24")}, {Index: 4, Prefix: p("10.4.0.4/24")}, {Index: 5, Prefix: p("10.5.0.5/24")}, {Index: 6, Prefix: p("fe80::6/64")},
+			{Index: 7, Prefix: p("10.7.0.7/24")}, {Index: 10, Prefix: p("fd10::10/64")},
+		},
+		rules: []rtnl.Rule{
+			rule("10.2.0.2/32", 100, unix.FR_ACT_TO_TBL, plan.Protocol), rule("10.2.0.2/32", 0, unix.FR_ACT_UNREACHABLE, plan.Protocol),
+			rule("10.3.0.3/32", 101, unix.FR_ACT_TO_TBL, plan.Protocol), rule("10.4.0.4/32", 500, unix.FR_ACT_TO_TBL, 3), // of another program
+			rule("10.5.0.5/32", 0, unix.FR_ACT_UNREACHABLE, plan.Protocol),
+		},
+		routes: []rtnl.Route{
+			route(2, 100, "10.2.0.0/24", "", plan.Protocol), route(2, 100, "0.0.0.0/0", "10.2.0.254", plan.Protocol), route(2, 100, "10.99.0.0/16", "10.2.0.253", plan.Protocol),
+			route(2, 100, "::/0", "fd02::fe", plan.Protocol), route(3, 100, "10.3.0.0/24", "", plan.Protocol), route(2, unix.RT_TABLE_MAIN, "10.98.0.0/16", "", plan.Protocol),
+			route(10, 100, "10.9.0.0/16", "", plan.Protocol), route(10, 110, "fd10::/64", "", plan.Protocol), // its rule is lost
+			route(7, unix.RT_TABLE_MAIN, "10.7.0.0/24", "", plan.Protocol), route(7, 600, "10.97.0.0/16", "", 3),
+		},
+	}
+	rail := func(number int, r Rail, subnet string, reaches ...string) Rail {
+		r.Number, r.MTU, r.MAC, r.Subnet = number, 9000, conf.MAC{2, 0, 0, 0, 0, byte(r.index)}, p(subnet)
+		for _, dst := range reaches {
+			r.Reaches = append(r.Reaches, p(dst))
+		}
+		return r
+	}
+	want := []Rail{
+		rail(0, Rail{Link: "adopted", index: 3, Addr: a("10.3.0.3"), table: 101, ruled: true, up: true}, "10.3.0.0/24"),
+		rail(1, Rail{Link: "careful", index: 5, Addr: a("10.5.0.5"), fails: true, up: true}, "10.5.0.0/24"),
+		rail(2, Rail{Link: "net2", index: 2, Addr: a("10.2.0.2"), Gateway: a("10.2.0.254"), table: 100, ruled: true, fails: true, up: true}, "10.2.0.0/24", "10.2.0.0/24", "0.0.0.0/0", "10.99.0.0/16"),
+		rail(3, Rail{Link: "net7", index: 7, Addr: a("10.7.0.7"), up: true}, "10.7.0.0/24", "10.7.0.0/24"),
+		rail(4, Rail{Link: "net10", index: 10, Addr: a("fd10::10"), table: 110}, "fd10::/64", "fd10::/64"),
+	}
+	if diff := cmp.Diff(want, v.rails(), cmp.AllowUnexported(Rail{}), cmpopts.EquateComparable(netip.Addr{}, netip.Prefix{})); diff != "" {
+		t.Errorf("(-want +got)\n%s", diff)
 	}
 }
 
