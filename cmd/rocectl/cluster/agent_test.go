@@ -11,10 +11,13 @@ import (
 	"net/http"
 	"net/netip"
 	"os"
+	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/roce-cni/roce-cni/pkg/base/cnierr"
 )
 
 // from connects from an address of the machine.
@@ -127,6 +130,69 @@ func TestTheOldestConnectionOfTheNetworkWithMostEnds(t *testing.T) {
 		come("another", "[2001:db8:0:2::1]:%d", 1)
 		if want := []string{"idle 0", "idle 1"}; !slices.Equal(ended, want) {
 			t.Errorf("%s: the server ends %q, want %q", second, ended, want)
+		}
+	}
+}
+
+func TestTheAgentClaimsAsANodeWithAnIdentity(t *testing.T) {
+	t.Parallel()
+	const id = "0123456789abcdef0123456789abcdef"
+	for text, want := range map[string]cnierr.Code{
+		id + "\n": 0, id[1:]: cnierr.BadConfig, id + "0": cnierr.BadConfig, strings.ToUpper(id): cnierr.BadConfig, "": cnierr.BadConfig,
+		"uninitialized\n": cnierr.BadConfig, strings.Repeat("0", 32): cnierr.BadConfig, "missing": cnierr.IO,
+	} {
+		root := t.TempDir()
+		if text != "missing" {
+			if err := errors.Join(os.Mkdir(filepath.Join(root, "etc"), 0o700), os.WriteFile(filepath.Join(root, "etc/machine-id"), []byte(text), 0o600)); err != nil {
+				t.Fatal(err)
+			}
+		}
+		got, err := agentFlags{node: "gpu-1", hostRoot: root}.identity()
+		if want == 0 && (err != nil || got.Name != "gpu-1" || got.MachineID != id) || want != 0 && cnierr.CodeOf(err) != want {
+			t.Errorf("%q: %+v, %v, want code %d", text, got, err, want)
+		}
+	}
+	if _, err := (agentFlags{}).identity(); cnierr.CodeOf(err) != cnierr.BadConfig || !strings.Contains(err.Error(), "no name") {
+		t.Errorf("without a name: %v", err)
+	}
+}
+
+// kubelet has made the folder of a hostPath for all to read.
+func TestAnEmptyStateFolderIsClosedToOthers(t *testing.T) {
+	t.Parallel()
+	for name, tt := range map[string]struct {
+		before, want os.FileMode
+		full         bool
+	}{
+		"for all": {0o755, 0o700, false}, "for a group": {0o710, 0o700, false}, "closed": {0o500, 0o500, false}, "in use, such as /run": {0o755, 0o755, true},
+	} {
+		dir := t.TempDir()
+		if tt.full {
+			if err := os.WriteFile(filepath.Join(dir, "file"), nil, 0o600); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if err := errors.Join(os.Chmod(dir, tt.before), closeToOthers(dir)); err != nil {
+			t.Errorf("%s: %v", name, err)
+		}
+		if is, err := os.Stat(dir); err != nil || is.Mode().Perm() != tt.want {
+			t.Errorf("%s: %v, %v", name, is.Mode(), err)
+		}
+	}
+	if err := closeToOthers(filepath.Join(t.TempDir(), "missing")); err != nil {
+		t.Errorf("missing: %v", err)
+	}
+}
+
+func TestTheCIDRsOfServicesAreReadAsThoseOfTheAPIServer(t *testing.T) {
+	t.Parallel()
+	for value, want := range map[string]string{
+		"10.96.0.0/12": "[10.96.0.0/12]", "10.96.0.0/12, fd00:96::/108": "[10.96.0.0/12 fd00:96::/108]",
+		"": "", "10.96.0.0": "", "10.96.0.0/12,": "", "10.96.0.0/12,0.0.0.0/0": "",
+	} {
+		got, err := ServiceCIDRs(value)
+		if want == "" && cnierr.CodeOf(err) != cnierr.BadConfig || want != "" && (err != nil || fmt.Sprint(got) != want) {
+			t.Errorf("%q: %v, %v, want %s", value, got, err, want)
 		}
 	}
 }

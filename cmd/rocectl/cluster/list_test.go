@@ -34,7 +34,11 @@ func aState() state {
 	wrong.Status.Conditions = []metav1.Condition{{Type: kube.ValidCondition, Status: metav1.ConditionFalse, Message: "subnet\x1b[2J overlaps"}}
 	racks := kube.RailPool{ObjectMeta: metav1.ObjectMeta{Name: "racks"}, Spec: block.PoolSpec{RackLabel: "example.org/rack"}}
 	racks.Status.Conditions = compute.Status.Conditions
-	s.pools = []kube.RailPool{compute, wrong, {ObjectMeta: metav1.ObjectMeta{Name: "young"}}, racks}
+	full := kube.RailPool{ObjectMeta: metav1.ObjectMeta{Name: "full"}, Status: kube.PoolStatus{Blocks: 1, Claimed: 1, Usage: block.Usage{Size: 16, Used: 14, Quarantined: 2}, Reserved: 3}}
+	full.Status.Conditions = compute.Status.Conditions
+	odd := kube.RailPool{ObjectMeta: metav1.ObjectMeta{Name: "odd"}, Status: full.Status}
+	odd.Status.Conditions = append(odd.Status.Conditions[:1:1], metav1.Condition{Type: kube.AttentionCondition, Status: metav1.ConditionTrue, Message: "a clone"})
+	s.pools = []kube.RailPool{compute, wrong, {ObjectMeta: metav1.ObjectMeta{Name: "young"}}, racks, full, odd}
 	for i, node := range []string{"gpu-07", "old", "old"} {
 		index := []int{1027, 1033, 1040}[i]
 		b := kube.RailBlock{ObjectMeta: metav1.ObjectMeta{Name: fmt.Sprintf("compute-%d", index)}}
@@ -42,6 +46,9 @@ func aState() state {
 		b.Status.Size, b.Status.Used, b.Status.Free = 16, 1+i, 15-i
 		s.blocks = append(s.blocks, b)
 	}
+	lost := kube.RailBlock{ObjectMeta: metav1.ObjectMeta{Name: "gone.7-1"}} // its pool is gone
+	lost.Spec = block.Spec{Pool: "gone", Rack: "7", Index: 1, Size: 16, Owner: block.Owner{NodeName: "gpu-07"}}
+	s.blocks = append(s.blocks, lost)
 	s.nodes = []kube.Node{{Name: "gpu-07", Ready: true}, {Name: "gpu-08"}}
 	return s
 }
@@ -58,16 +65,20 @@ compute  1024    2        3     16381  ok
 wrong    0       0        0     0      subnet?[2J overlaps
 young    0       0        0     0      not seen by the reaper yet: kubectl -n roce-cni get pods
 racks    0       0        0     0      no node that it selects has a rack in its label example.org/rack
+full     1       1        14    0      full
+odd      1       1        14    0      look at it: a clone
 `},
 		"blocks": {printBlocks, `
 BLOCK         NODE    FIRST RAIL               SIZE  USED  FREE  CONFIRMED
 compute-1027  gpu-07  10.1.64.48-10.1.64.63    16    1     15    never
 compute-1033  old     10.1.64.144-10.1.64.159  16    2     14    never
 compute-1040  old     10.1.65.0-10.1.65.15     16    3     13    never
+gone.7-1      gpu-07  ?                        0     0     0     never
 `},
 		"nodes": {printNodes, `
 NODE    STATE      POOL     BLOCKS  SIZE  USED  FREE
 gpu-07  Ready      compute  1       16    1     15
+gpu-07  Ready      gone     1       0     0     0
 gpu-08  not Ready  -        0       0     0     0
 old     gone       compute  2       32    5     27
 `},
@@ -103,6 +114,80 @@ func TestTheOverviewIsInTheOrderOfNames(t *testing.T) {
 	}
 	if diff := cmp.Diff([]string{"a", "b", "c", "a", "b", "c"}, names); diff != "" {
 		t.Errorf("(-want +got)\n%s\n%s", diff, got.String())
+	}
+}
+
+// TestWhatABlockOrALeaseWaitsForIsSaid, by the state of its node, and then of its pool.
+func TestWhatABlockOrALeaseWaitsForIsSaid(t *testing.T) {
+	t.Parallel()
+	now := time.Date(2026, 1, 2, 12, 0, 0, 0, time.UTC)
+	of := func(name string, keep bool, created, written time.Duration) sticky.Lease {
+		l := sticky.Lease{Name: name, Created: now.Add(-created), Spec: sticky.Spec{Namespace: "ml", Pod: "db", Keep: keep, Holder: block.Owner{NodeName: "gpu-07"}}}
+		if written > 0 {
+			l.Spec.Written = now.Add(-written)
+		}
+		return l
+	}
+	idle := []reconcile.Idle{
+		{Lease: of("a", false, time.Hour, time.Minute), Owner: block.Replaced, TTL: time.Hour},
+		{Lease: of("b", false, time.Hour, time.Minute), Owner: block.Gone, Bound: true, TTL: time.Hour},
+		{Lease: of("c", false, time.Hour, time.Minute), Owner: block.Gone, TTL: time.Hour},
+		{Lease: of("d", false, time.Hour, time.Minute), Owner: block.Here, Absent: true, TTL: time.Hour},
+		{Lease: of("e", true, time.Hour, 0), TTL: time.Hour, Useless: "no pool"},
+		{Lease: of("f", true, time.Hour, 0)},
+		{Lease: of("g", false, time.Hour, 0)},
+		{Lease: of("h", false, 2*time.Hour, time.Hour), TTL: time.Hour},
+		{Lease: of("i", false, 2*time.Hour, 1500*time.Millisecond), TTL: time.Hour},
+		{Lease: of("j", false, time.Minute, 0), TTL: time.Hour},
+	}
+	orphans := []reconcile.Orphan{
+		{Block: reconcile.Block{Block: block.Block{Name: "p-1", Spec: block.Spec{Owner: block.Owner{NodeName: "old"}}}, Asserted: now.Add(-time.Hour)}, Owner: block.Gone},
+		{Block: reconcile.Block{Block: block.Block{Name: "p-2", Spec: block.Spec{Owner: block.Owner{NodeName: "busy"}}}}, Owner: block.Gone, Bound: true},
+		{Block: reconcile.Block{Block: block.Block{Name: "p-3", Spec: block.Spec{Owner: block.Owner{NodeName: "new"}}}}, Owner: block.Replaced},
+	}
+	var holdings []reconcile.Holding
+	for i := range mostHoldings + 2 {
+		holdings = append(holdings, reconcile.Holding{Node: fmt.Sprintf("n%02d", i), Pool: "p", Blocks: 1, Used: 2, Size: 16, Leases: 3, Absent: 4})
+	}
+	var out bytes.Buffer
+	if err := errors.Join(writeOrphans(&out, orphans, now), writeIdle(&out, idle, now), writeHoldings(&out, holdings),
+		writeCrowds(&out, []reconcile.Crowd{{Kind: "RailBlock", Node: "foe", Count: 3000}}), writeOrphans(&out, nil, now), writeIdle(&out, nil, now), writeHoldings(&out, nil)); err != nil {
+		t.Fatal(err)
+	}
+	var got []string
+	for line := range strings.Lines(out.String()) {
+		if line = strings.Join(strings.Fields(line), " "); !strings.HasPrefix(line, "n0") || line[2] == '0' {
+			got = append(got, line)
+		}
+	}
+	want := []string{
+		"BLOCK NODE ITS NODE IS WRITTEN FREED WHEN",
+		"p-1 old gone 1h0m0s ago the node has been gone for an hour",
+		"p-2 busy gone never no pod is bound to the node, for an hour: kubectl get pods -A --field-selector spec.nodeName=busy",
+		"p-3 new replaced never the Node object has reported another machine for an hour",
+		"",
+		"LEASE POD NODE ITS NODE IS WRITTEN NEXT",
+		"a ml/db gpu-07 replaced 1m0s ago another node may have it when the Node object has reported another machine for an hour",
+		"b ml/db gpu-07 gone 1m0s ago another node may have it when no pod is bound to the node, for an hour",
+		"c ml/db gpu-07 gone 1m0s ago another node may have it when the node has been gone for an hour",
+		"d ml/db gpu-07 here 1m0s ago another node may have it when the pod has not been bound to the node for an hour",
+		"e ml/db - - never it stays, but has no effect: no pool",
+		"f ml/db - - never it stays: spec.keep",
+		"g ml/db - - never it is deleted: its RailPool is gone, or not sticky",
+		"h ml/db - - 1h0m0s ago it is deleted when its quarantine is over",
+		"i ml/db - - 2s ago it is deleted in 59m59s",
+		"j ml/db - - never it is deleted in 59m0s",
+		"",
+		"NODE POOL BLOCKS HOST INDEXES IN USE LEASES FOR PODS OF OTHER NODES",
+		"n00 p 1 2 of 16 3 4",
+	}
+	for i := 10; i < mostHoldings; i++ {
+		want = append(want, fmt.Sprintf("n%d p 1 2 of 16 3 4", i))
+	}
+	want = append(want, "and 2 more with fewer", "",
+		"node foe has 3000 objects of kind RailBlock, more than its pods can need, and most are not shown: look what its agent does", "every block has a node")
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Errorf("(-want +got)\n%s", diff)
 	}
 }
 

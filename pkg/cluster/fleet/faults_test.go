@@ -39,6 +39,17 @@ func TestAFaultIsConfirmedAndTakenBackLate(t *testing.T) {
 	}
 }
 
+// Each port and each fault is on its own.
+func TestFaultsOfTwoPortsAreConfirmedApart(t *testing.T) {
+	t.Parallel()
+	f := Flaps{Calm: 5 * time.Minute}
+	f.Look(0, map[string][]Fault{"ens1": {NeighbourLost, GIDTableFull}, "ens2": {Down}})
+	got := f.Look(time.Minute, map[string][]Fault{"ens1": {NeighbourLost, GIDTableFull, Down}, "ens2": nil, "ens3": {Down}})
+	if want := (map[string][]Fault{"ens1": {GIDTableFull, NeighbourLost}}); !reflect.DeepEqual(got, want) {
+		t.Errorf("got %v, want %v", got, want)
+	}
+}
+
 // TestAPortThatFlapsForAnHourChangesLittle flaps with each period of whole minutes.
 func TestAPortThatFlapsForAnHourChangesLittle(t *testing.T) {
 	t.Parallel()
@@ -82,7 +93,7 @@ func TestAReportMakesACondition(t *testing.T) {
 	if r.Rails[1].Faults == nil || reflect.DeepEqual(r.With(nil), r) || !slices.Equal(r.Rails[1].Faults, []Fault{Down}) {
 		t.Error("With changes the report, or faults make no difference")
 	}
-	if got := (Report{}).Condition(); got.Status != "Unknown" {
+	if got := (Report{}).Condition(); got.Status != "Unknown" || got.Reason != "NoRails" {
 		t.Errorf("without rails: %v", got)
 	}
 }

@@ -94,6 +94,16 @@ func TestWhatDiffersIsNamed(t *testing.T) {
 			}
 			return n
 		}, []string{" [0 1] MTU: 4200 on 24, 1500 on 12, 9000 on 12; "}},
+		"of many values the most frequent ones are shown": {func(n []Node) []Node {
+			for i := range n {
+				n[i].Rails[0].MTU = []int{9000, 1500, 4200, 1000, 2000, 3000, 3000, 3000}[i%8]
+			}
+			return n
+		}, []string{" [0] MTU: 3000 on 18, 1000 on 6, 1500 on 6, 2000 on 6, 2 other values; "}},
+		"another driver and table": {func(n []Node) []Node {
+			n[7].Rails[3].Driver, n[9].Rails[3].GIDs = "mlx5_core 24.10", 128
+			return n
+		}, []string{"gpu-007 [3] driver: mlx5_core 24.10; mlx5_core 6.8.0 on 47 of 48 nodes", "gpu-009 [3] GID table: 128 entries; 256 entries on 47 of 48 nodes"}},
 		"nodes without rails do not count": {func(n []Node) []Node {
 			for i := range 100 {
 				n = append(n, Node{Name: fmt.Sprintf("cpu-%03d", i)})

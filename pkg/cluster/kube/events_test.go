@@ -5,8 +5,11 @@ package kube
 
 import (
 	"testing"
+	"time"
 
+	"github.com/google/go-cmp/cmp"
 	core "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/roce-cni/roce-cni/pkg/plugin/calls"
 	"github.com/roce-cni/roce-cni/pkg/plugin/conf"
@@ -26,6 +29,23 @@ func TestEventsOfTheHealer(t *testing.T) {
 		if got := line(event("gpu-00", c)); got != want {
 			t.Errorf("got  %s\nwant %s", got, want)
 		}
+	}
+}
+
+// TestAnEventNamesTheNode: policy.yaml requires it.
+func TestAnEventNamesTheNode(t *testing.T) {
+	t.Parallel()
+	at := time.Date(2026, 1, 2, 12, 0, 0, 0, time.UTC)
+	want := core.Event{
+		TypeMeta:       metav1.TypeMeta{APIVersion: "v1", Kind: "Event"},
+		ObjectMeta:     metav1.ObjectMeta{GenerateName: "roce-heal-", Namespace: "ml"},
+		InvolvedObject: core.ObjectReference{APIVersion: "v1", Kind: "Pod", Namespace: "ml", Name: "job", UID: "u1"},
+		Reason:         "RailsNotHealed", Message: "net1 is gone", Type: "Warning", Count: 1, FirstTimestamp: metav1.NewTime(at), LastTimestamp: metav1.NewTime(at),
+		Source: core.EventSource{Component: "roce-cni", Host: "gpu-00"}, ReportingController: "roce-cni", ReportingInstance: "gpu-00",
+	}
+	got := event("gpu-00", calls.Call{At: at, Verb: calls.Heal, Pod: "ml/job", UID: "u1", Code: 102, Error: "net1 is gone"})
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Errorf("(-want +got)\n%s", diff)
 	}
 }
 

@@ -4,6 +4,7 @@
 package kube_test
 
 import (
+	"errors"
 	"strings"
 	"testing"
 
@@ -17,10 +18,14 @@ import (
 
 func TestANodeIsItsLabelsAndItsMachine(t *testing.T) {
 	t.Parallel()
-	s := serve(t, answer{code: 200, body: `{"kind": "Node", "metadata": {"name": "gpu-1", "labels": {"rack": "7"}}, "status": {"nodeInfo": {"machineID": "abc"}, "images": []}}`}, status(404, "NotFound"))
+	s := serve(t, answer{code: 200, body: `{"kind": "Node", "metadata": {"name": "gpu-1", "uid": "u", "labels": {"rack": "7"}}, "spec": {"taints": [{"key": "other"}, {"key": "roce-cni.io/rail-not-ready"}]},
+		"status": {"nodeInfo": {"machineID": "abc"}, "images": [], "conditions": [{"type": "Ready", "status": "True"}, {"type": "RoceRailsReady", "status": "False", "reason": "r", "message": "m"}]}}`}, status(404, "NotFound"))
 	nodes := s.api(t)
 	got, err := nodes.Node(t.Context(), "gpu-1")
-	want := kube.Node{Name: "gpu-1", Labels: map[string]string{"rack": "7"}, MachineID: "abc"}
+	want := kube.Node{
+		Name: "gpu-1", UID: "u", Labels: map[string]string{"rack": "7"}, MachineID: "abc", Ready: true, Tainted: true,
+		Rails: fleet.Condition{Status: "False", Reason: "r", Message: "m"},
+	}
 	if diff := cmp.Diff(want, got); diff != "" || err != nil {
 		t.Errorf("error %v (-want +got)\n%s", err, diff)
 	}
@@ -102,6 +107,50 @@ func TestOneQuestionIsAskedAboutAPod(t *testing.T) {
 	asked := s.requests()
 	if len(asked) != 3 || asked[0].path != "/api/v1/namespaces/team-b/pods" || asked[0].query != "fieldSelector=metadata.name%3Ddb-0%2Cspec.nodeName%3Dgpu-1&limit=1" {
 		t.Errorf("asked %+v", asked)
+	}
+}
+
+// TestAReportIsWrittenOrMade: the RailNode is made with the Node as its owner, so that it goes
+// with the Node.
+func TestAReportIsWrittenOrMade(t *testing.T) {
+	t.Parallel()
+	report := fleet.Report{Rails: []fleet.Rail{{Rail: 0, Netdev: "ens1", State: "ACTIVE"}, {Rail: 1, Netdev: "ens2", State: "DOWN"}, {Rail: 2, Netdev: "ens3", State: "ACTIVE"}}}
+	const sent = `{"asserted": "2026-01-02T12:00:00.345678Z", "interfaces": "ens1,ens2,ens3", "state": "ACTIVE,DOWN", "rails": [
+		{"rail": 0, "netdev": "ens1", "state": "ACTIVE"}, {"rail": 1, "netdev": "ens2", "state": "DOWN"}, {"rail": 2, "netdev": "ens3", "state": "ACTIVE"}]}`
+	there := answer{code: 200, body: `{}`}
+	owner := answer{code: 200, body: `{"metadata": {"name": "gpu-1", "uid": "u"}}`}
+	const made = `{"apiVersion": "roce-cni.io/v1alpha1", "kind": "RailNode", "metadata": {"name": "gpu-1",
+		"ownerReferences": [{"apiVersion": "v1", "kind": "Node", "name": "gpu-1", "uid": "u"}]}, "status": ` + sent + `}`
+	const one, all = "/apis/roce-cni.io/v1alpha1/railnodes/gpu-1", "/apis/roce-cni.io/v1alpha1/railnodes"
+	for name, tt := range map[string]struct {
+		answers []answer
+		want    []string // method and path
+		body    string   // of the last one
+		err     error
+	}{
+		"it is there": {[]answer{there}, []string{"PATCH " + one}, `{"status": ` + sent + `}`, nil},
+		"it is made":  {[]answer{status(404, "NotFound"), owner, there}, []string{"PATCH " + one, "GET /api/v1/nodes/gpu-1", "POST " + all}, made, nil},
+		"no Node":     {[]answer{status(404, "NotFound"), status(404, "NotFound")}, []string{"PATCH " + one, "GET /api/v1/nodes/gpu-1"}, "", block.ErrNotFound},
+		"no answer":   {[]answer{status(500, "InternalError")}, []string{"PATCH " + one}, "", block.ErrUnknown},
+	} {
+		s := serve(t, tt.answers...)
+		if err := s.api(t).Publish(t.Context(), "gpu-1", report); !errors.Is(err, tt.err) {
+			t.Errorf("%s: %v", name, err)
+		}
+		var asked []string
+		var last request
+		for _, last = range s.requests() {
+			asked = append(asked, last.method+" "+last.path)
+		}
+		if diff := cmp.Diff(tt.want, asked); diff != "" {
+			t.Errorf("%s (-want +got)\n%s", name, diff)
+		}
+		if tt.body == "" {
+			continue
+		}
+		if diff := cmp.Diff(decoded(t, tt.body), decoded(t, last.body)); diff != "" {
+			t.Errorf("%s (-want +sent)\n%s", name, diff)
+		}
 	}
 }
 

@@ -55,6 +55,49 @@ func TestAPoolStandsIfABlockPreventsItsRemoval(t *testing.T) {
 			t.Errorf("%s: stands: %t, %v, want %t", meta, got, err, want)
 		}
 	}
+	for code, unknown := range map[int]bool{404: false, 500: true} {
+		s := serve(t, status(code, map[int]string{404: "NotFound", 500: "InternalError"}[code]))
+		if got, err := s.api(t).Stands(t.Context(), "gpu", "u1"); got || (err != nil) != unknown {
+			t.Errorf("code %d: stands: %t, %v", code, got, err)
+		}
+	}
+}
+
+// A pool gets our finalizer beside those of others, and loses it when it was deleted.
+func TestAMarkIsOneFinalizer(t *testing.T) {
+	t.Parallel()
+	const other = "example.org/other"
+	for name, tt := range map[string]struct {
+		has     []string
+		deleted bool
+		want    string
+	}{
+		"new":               {nil, false, `["roce-cni.io/in-use"]`},
+		"with another":      {[]string{other}, false, `["example.org/other", "roce-cni.io/in-use"]`},
+		"marked already":    {[]string{kube.InUse, other}, false, `["example.org/other", "roce-cni.io/in-use"]`},
+		"deleted":           {[]string{other, kube.InUse}, true, `["example.org/other"]`},
+		"deleted, the last": {[]string{kube.InUse}, true, `[]`},
+	} {
+		s := serve(t, answer{code: 200, body: railPool}, status(409, "Conflict"))
+		p := kube.RailPool{ObjectMeta: metav1.ObjectMeta{Name: "gpu", UID: "u", ResourceVersion: "7", Finalizers: tt.has}}
+		if tt.deleted {
+			p.DeletionTimestamp = new(metav1.NewTime(noon()))
+		}
+		if err := s.api(t).Mark(t.Context(), p); err != nil {
+			t.Fatal(err)
+		}
+		r := s.requests()[0]
+		if r.method != http.MethodPatch || r.path != "/apis/roce-cni.io/v1alpha1/railpools/gpu" || r.kind != "application/merge-patch+json" {
+			t.Errorf("%s: asked %+v", name, r)
+		}
+		sent := `{"metadata": {"uid": "u", "resourceVersion": "7", "finalizers": ` + tt.want + `}}`
+		if diff := cmp.Diff(decoded(t, sent), decoded(t, r.body)); diff != "" {
+			t.Errorf("%s (-want +sent)\n%s", name, diff)
+		}
+		if err := s.api(t).Mark(t.Context(), p); !is(block.ErrConflict)(err) {
+			t.Errorf("%s: a pool that has changed: %v", name, err)
+		}
+	}
 }
 
 func TestReflectorsListAndWatchPools(t *testing.T) {

@@ -130,7 +130,8 @@ func TestANodeSaysWhatItsAgentReports(t *testing.T) {
 		t.Errorf("its rails are gone: reason %q", got)
 	}
 	c.Config.Rails = 0
-	c.faulty(0, fleet.Down)
+	c.reports[0].Status.Rails = []fleet.Rail{{Netdev: "ens1"}}
+	c.faulty(0)
 	before := maps.Clone(c.wrote)
 	c.passes(time.Hour)
 	if !maps.Equal(c.wrote, before) {

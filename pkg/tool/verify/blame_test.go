@@ -5,7 +5,6 @@ package verify
 
 import (
 	"bytes"
-	cmpopt "cmp"
 	"errors"
 	"fmt"
 	"slices"
@@ -181,7 +180,10 @@ func matrix(r Report) []string {
 	for _, pod := range r.Pods {
 		var signs []string
 		for _, c := range pod.Rails {
-			signs = append(signs, cmpopt.Or(c.Sign, "-"))
+			if c.Sign == "" {
+				c.Sign = "-"
+			}
+			signs = append(signs, c.Sign)
 		}
 		out = append(out, pod.Name+": "+strings.Join(signs, ","))
 	}
@@ -209,6 +211,14 @@ func TestEachFaultHasItsRailsAndNoOther(t *testing.T) {
 			},
 			[]string{"rail 0 of a: reach fails with all 2 other pods: silent", "rail 1 of b: the gateway 10.1.0.254 does not answer on net2"},
 			"a: X,. b: .,G c: .,-",
+		},
+		"a gateway, also of a rail that is silent": {
+			[]report.Answer{
+				problem(GatewayUp, "rail 0 of a", "the gateway 10.0.0.254 does not answer on net1", "", ""), problem(GatewayUp, "rail 0 of b", "the gateway 10.0.0.254 does not answer on net1", "", ""),
+				problem(Reach, "rail 0 of a to b", "silent", "", ""), problem(Reach, "rail 0 of a to c", "silent", "", ""),
+			},
+			[]string{"rail 0 of a: reach fails with all 2 other pods: silent", "rail 0: the gateway 10.0.0.254 answers none of 2 pods"},
+			"a: X,. b: G,. c: .,-",
 		},
 		"different rails, one of which is lost": {
 			[]report.Answer{
