@@ -220,6 +220,10 @@ func TestEachFaultHasItsRailsAndNoOther(t *testing.T) {
 			[]string{"rail 0 of a: reach fails with all 2 other pods: silent", "rail 0: the gateway 10.0.0.254 answers none of 2 pods"},
 			"a: X,. b: G,. c: .,-",
 		},
+		"a pod that was tested with one other": {
+			[]report.Answer{problem(Reach, "rail 0 of a to c", "silent", "", ""), good(Reach, "rail 0 of a to b", "")},
+			[]string{"rail 0 of a to c: silent"}, "a: x,. b: .,. c: x,-",
+		},
 		"different rails, one of which is lost": {
 			[]report.Answer{
 				problem(Reach, "rail 0 of a to b", "silent", "", ""), problem(Reach, "rail 0 of a to c", "silent", "", ""),
