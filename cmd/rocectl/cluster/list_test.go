@@ -35,7 +35,7 @@ func aState() state {
 	racks := kube.RailPool{ObjectMeta: metav1.ObjectMeta{Name: "racks"}, Spec: block.PoolSpec{RackLabel: "example.org/rack"}}
 	racks.Status.Conditions = compute.Status.Conditions
 	full := kube.RailPool{ObjectMeta: metav1.ObjectMeta{Name: "full"}, Status: kube.PoolStatus{Blocks: 1, Claimed: 1, Usage: block.Usage{Size: 16, Used: 14, Quarantined: 2}, Reserved: 3}}
-	full.Status.Conditions = compute.Status.Conditions
+	full.Status.Conditions = []metav1.Condition{compute.Status.Conditions[0], {Type: kube.AttentionCondition, Status: metav1.ConditionFalse, Message: "no block and no lease looks wrong"}}
 	odd := kube.RailPool{ObjectMeta: metav1.ObjectMeta{Name: "odd"}, Status: full.Status}
 	odd.Status.Conditions = append(odd.Status.Conditions[:1:1], metav1.Condition{Type: kube.AttentionCondition, Status: metav1.ConditionTrue, Message: "a clone"})
 	s.pools = []kube.RailPool{compute, wrong, {ObjectMeta: metav1.ObjectMeta{Name: "young"}}, racks, full, odd}

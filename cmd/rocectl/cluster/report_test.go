@@ -18,8 +18,10 @@ import (
 	"github.com/roce-cni/roce-cni/integration/cnitest"
 	"github.com/roce-cni/roce-cni/pkg/cluster/agent"
 	"github.com/roce-cni/roce-cni/pkg/cluster/fleet"
+	"github.com/roce-cni/roce-cni/pkg/plugin/conf"
 	"github.com/roce-cni/roce-cni/pkg/plugin/kernel/kerneltest"
 	"github.com/roce-cni/roce-cni/pkg/tool/nic"
+	"github.com/roce-cni/roce-cni/pkg/tool/usage"
 )
 
 // frameOf is an LLDP frame of a switch: chassis, port, time to live, name.
@@ -170,6 +172,27 @@ func TestADeviceOfAPodIsReportedAsBefore(t *testing.T) {
 		if now := reportOf([]nic.Details{first, p}, nil, before); !reflect.DeepEqual(now, reportOf([]nic.Details{first, p}, nil, fleet.Report{})) {
 			t.Errorf("%s is reported as %+v", name, now)
 		}
+	}
+}
+
+// A device that a pod has tells no state, and a port that is no rail has no metrics.
+func TestTheMetricsHaveEachRailOfTheLastLook(t *testing.T) {
+	t.Parallel()
+	port := func(rail *int, netdev, state string) nic.Details {
+		return nic.Details{Rail: rail, Netdev: conf.LinkName(netdev), Device: "of-" + netdev, Number: 2, State: state, GIDs: nic.GIDs{Size: 256, Used: 7}}
+	}
+	r := &reporter{
+		seen:    []nic.Details{port(new(0), "ens1", "ACTIVE"), port(new(1), "ens2", nic.Away), port(new(2), "ens3", "DOWN"), port(nil, "ens4", "ACTIVE"), port(new(fleet.MaxRails), "ens5", "ACTIVE")},
+		faults:  map[string][]fleet.Fault{"ens3": {fleet.Down}},
+		traffic: map[usage.Source]usage.Traffic{{Device: "of-ens1", Port: 2}: {Sent: 5, Received: 6, Unit: "bytes"}, {Device: "of-ens2", Port: 1}: {Sent: 9}},
+	}
+	want := []agent.Rail{
+		{Number: 0, Netdev: "ens1", Device: "of-ens1", Up: true, GIDs: 7, GIDTable: 256, Ready: true, Sent: 5, Received: 6, Unit: "bytes"},
+		{Number: 1, Netdev: "ens2", Device: "of-ens2", Up: true, GIDs: 7, GIDTable: 256, Ready: true},
+		{Number: 2, Netdev: "ens3", Device: "of-ens3", GIDs: 7, GIDTable: 256},
+	}
+	if diff := cmp.Diff(want, r.rails()); diff != "" {
+		t.Errorf("(-want +got)\n%s", diff)
 	}
 }
 
