@@ -321,6 +321,41 @@ func TestAChangeIsAReasonToLookAtWhatItConcerns(t *testing.T) {
 	}
 }
 
+// An attachment with a pair to the host, and with a VLAN of r0 that it shares with others.
+func TestAChangeOfWhatAnAttachmentHasConcernsIt(t *testing.T) {
+	t.Parallel()
+	links := plan.Ops{
+		{Place: plan.Pod, Kind: plan.Child{Name: "net1", Parent: "r0"}}, {Place: plan.Host, Kind: plan.Up{Link: "veth1"}},
+		{Place: plan.Host, Shared: true, Kind: plan.Up{Link: "r0.7"}}, {Place: plan.Pod, Kind: plan.Up{Link: "net1"}},
+	}
+	routes := append(slices.Clone(links), plan.Op{Place: plan.Host, Kind: plan.Route{Link: "veth1"}})
+	in := append(slices.Clone(links), plan.Op{Place: plan.Pod, Kind: plan.Route{Link: "net1"}})
+	for name, tt := range map[string]struct {
+		ops         plan.Ops
+		event       Event
+		well, stuck bool
+	}{
+		"its namespace":               {links, Event{NSID: 5, Link: "net1"}, true, true},
+		"another namespace":           {links, Event{NSID: 6, Link: "net1"}, false, false},
+		"its end of the pair":         {links, Event{NSID: own, Link: "veth1"}, true, true},
+		"its NIC":                     {links, Event{NSID: own, Link: "r0"}, false, true},
+		"what it shares":              {links, Event{NSID: own, Link: "r0.7"}, false, true},
+		"a link with the pod's name":  {links, Event{NSID: own, Link: "net1"}, false, false},
+		"a route of the host is gone": {routes, Event{NSID: own, Gone: true}, true, true},
+		"a route of the host comes":   {routes, Event{NSID: own}, false, false},
+		"without routes of the host":  {in, Event{NSID: own, Gone: true}, false, false},
+		"an RDMA device":              {routes, Event{RDMA: true}, false, false},
+	} {
+		a := of(record.Record{Plan: plan.Plan{Ops: tt.ops}})
+		a.nsid = 5
+		for stuck, want := range map[bool]bool{false: tt.well, true: tt.stuck} {
+			if a.stuck = stuck; a.concerns(tt.event) != want {
+				t.Errorf("%s, stuck %t: got %t", name, stuck, !want)
+			}
+		}
+	}
+}
+
 // A call that ended is a reason once, and those of healers are none.
 func TestACallIsAReasonToLookOnce(t *testing.T) {
 	t.Parallel()
