@@ -25,7 +25,7 @@ func TestANamespaceIsNotGoneBecauseWeCannotLook(t *testing.T) {
 	t.Parallel()
 	for errno, gone := range map[unix.Errno]bool{
 		unix.ENOENT: true, unix.ENOTDIR: true, unix.ENAMETOOLONG: true, unix.ELOOP: true,
-		unix.EMFILE: false, unix.ENFILE: false, unix.EACCES: false, unix.EPERM: false, unix.ENOMEM: false,
+		unix.EMFILE: false, unix.ENFILE: false, unix.EACCES: false, unix.EPERM: false, unix.ENOMEM: false, unix.EIO: false,
 	} {
 		if err := goneUnless(errno); errors.Is(err, ErrGone) != gone || !errors.Is(err, errno) {
 			t.Errorf("%v: got %v, want gone: %v", errno, err, gone)
@@ -119,12 +119,76 @@ func TestANamespaceStaysUntilItIsRemoved(t *testing.T) {
 	if _, err := os.Stat(path); err == nil {
 		t.Error("the file is still there")
 	}
+	// What is no namespace is not taken for one that is to be made.
+	if err := Make(filepath.Dir(path)); !errors.Is(err, fs.ErrExist) {
+		t.Errorf("made at a folder: %v", err)
+	}
+	if err := os.Symlink("nothing", path); err != nil {
+		t.Fatal(err)
+	}
+	if err := Make(path); !errors.Is(err, fs.ErrExist) {
+		t.Errorf("made at a link: %v", err)
+	}
+	if err := Remove(path); err != nil {
+		t.Error(err)
+	}
+	if _, err := os.Lstat(path); !errors.Is(err, fs.ErrNotExist) {
+		t.Errorf("the link is still there: %v", err)
+	}
 	// What a process leaves that is killed between file and namespace.
 	if err := os.WriteFile(path, nil, 0o400); err != nil {
 		t.Fatal(err)
 	}
 	if err := Remove(path); err != nil {
 		t.Error(err)
+	}
+}
+
+// A second mount is not ours: while it is there, the namespace is not removed.
+func TestANamespaceThatIsMountedTwiceIsNotRemoved(t *testing.T) {
+	t.Parallel()
+	path := makeOne(t)
+	t.Cleanup(func() { _ = Remove(path) })
+	if err := unix.Mount(path, path, "", unix.MS_BIND, ""); err != nil {
+		t.Fatal(err)
+	}
+	was, err := At(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := Remove(path); !errors.Is(err, unix.EBUSY) {
+		t.Errorf("removed: %v", err)
+	}
+	if is, err := At(path); is != was || err != nil {
+		t.Errorf("there is %v, %v, want %v", is, err, was)
+	}
+}
+
+// No other test runs at the same time, so that the number of open files is theirs.
+func TestWhatIsLookedAtIsClosed(t *testing.T) { //nolint:paralleltest // see above
+	open := func() int {
+		files, err := os.ReadDir("/proc/self/fd")
+		if err != nil {
+			t.Fatal(err)
+		}
+		return len(files)
+	}
+	own, err := Own()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer own.Close()
+	const times = 50
+	before := open()
+	for range times {
+		_, _ = Open("/proc/self/ns/uts")
+		_ = own.Enter(func() error { return nil })
+		for range Each("/proc") { //nolint:revive // each is closed as the loop goes on
+		}
+		_ = Find("/proc/self/ns/net", ID{})
+	}
+	if after := open(); after > before+times/2 {
+		t.Errorf("%d files are open, %d were", after, before)
 	}
 }
 

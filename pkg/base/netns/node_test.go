@@ -12,6 +12,8 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"runtime"
+	"slices"
 	"testing"
 
 	"golang.org/x/sys/unix"
@@ -168,12 +170,29 @@ func TestANamespaceLivesInItsProcessesWhenItsPathIsGone(t *testing.T) {
 	check("a process has it", true)
 	mount(next)
 	check("another path of the folder has its number", false)
+	mount(elsewhere)
+	check("and a path elsewhere, too", false)
+	link := filepath.Join(t.TempDir(), "link")
+	if err := os.Symlink(filepath.Dir(path), link); err != nil {
+		t.Fatal(err)
+	}
+	if alive, err := Alive(Ref{filepath.Join(link, "pod"), ns.ID}); alive || err != nil {
+		t.Errorf("by another name of the folder: alive is %v, %v", alive, err)
+	}
+	if err := Remove(elsewhere); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(elsewhere, nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
 	if err := Remove(next); err != nil {
 		t.Fatal(err)
 	}
 	check("a process has it again", true)
 	end()
-	_ = wait() // it was killed
+	if err := wait(); err == nil {
+		t.Error("a program that was killed has ended well")
+	}
 	check("nothing has it", false)
 	mount(elsewhere)
 	check("a mount has it", true)
@@ -235,6 +254,65 @@ func TestANamespaceLivesInAThreadWhenTheFirstThreadHasEnded(t *testing.T) {
 	_ = wait() // it was killed
 	if alive, err := Alive(ns.Ref); alive || err != nil {
 		t.Errorf("after the last thread: alive %v, %v; want it gone", alive, err)
+	}
+}
+
+// TestEachNamespaceOfANodeIsFoundOnce has a procfs with a namespace that is mounted and three
+// that processes have. Into one folder only root may look, which the thread is not.
+func TestEachNamespaceOfANodeIsFoundOnce(t *testing.T) {
+	t.Parallel()
+	mounted, other := makeOne(t), makeOne(t)
+	t.Cleanup(func() { _ = errors.Join(Remove(mounted), Remove(other)) })
+	const own = "/proc/self/ns/net"
+	ids := map[string]ID{}
+	for _, path := range []string{mounted, other, own} {
+		is, err := At(path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		ids[path] = is.ID
+	}
+	if got := Find(mounted, ids[other]); got != other {
+		t.Errorf("found at %q, want %q: another namespace is at the path", got, other)
+	}
+	proc := t.TempDir()
+	info := fmt.Sprintf("25 1 0:%d net:[%d] %s rw\n25 1 0:4 net:[1] /run/no-such-folder/pod rw\n", unix.Minor(ids[mounted].Dev), ids[mounted].Ino, mounted)
+	if err := cmp.Or(os.Mkdir(filepath.Join(proc, "thread-self"), 0o755), os.WriteFile(filepath.Join(proc, "thread-self", "mountinfo"), []byte(info), 0o644)); err != nil {
+		t.Fatal(err)
+	}
+	for process, at := range map[string]string{"2": own, "3": other, "4": other, "5": mounted, "6": "/none", "7": other} {
+		dir := filepath.Join(proc, process, "ns")
+		if err := cmp.Or(os.MkdirAll(dir, 0o755), os.Symlink(at, filepath.Join(dir, "net"))); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := cmp.Or(os.Chmod(filepath.Dir(proc), 0o755), os.Chmod(filepath.Join(proc, "7"), 0o700)); err != nil { // of all folders of the test, and of the process
+		t.Fatal(err)
+	}
+	var found []Ref
+	var errs []error
+	done := make(chan error)
+	go func() {
+		runtime.LockOSThread() // the thread ends with the goroutine
+		err := unix.Setfsuid(1234)
+		for ns, err := range Each(proc) {
+			if err != nil {
+				errs = append(errs, err)
+			} else {
+				found = append(found, ns.Ref)
+			}
+		}
+		done <- err
+	}()
+	if err := <-done; err != nil {
+		t.Fatal(err)
+	}
+	want := []Ref{{mounted, ids[mounted]}, {filepath.Join(proc, "2/ns/net"), ids[own]}, {filepath.Join(proc, "3/ns/net"), ids[other]}}
+	if !slices.Equal(found, want) {
+		t.Errorf("found %v, want %v", found, want)
+	}
+	if len(errs) != 1 || !errors.Is(errs[0], ErrHidden) || !errors.Is(errs[0], fs.ErrPermission) {
+		t.Errorf("got %v, want that process 7 may not be inspected", errs)
 	}
 }
 

@@ -102,8 +102,13 @@ const maxInterrupted = 50
 // Dump returns all rows of a dump. It repeats a dump that a change interrupted.
 func (c *Conn) Dump(ctx context.Context, req Request) ([][]byte, error) {
 	req.Flags |= unix.NLM_F_DUMP
+	return whole(func() ([]Reply, error) { return c.Exchange(ctx, req) })
+}
+
+// whole returns the rows of the first dump that is not interrupted.
+func whole(dump func() ([]Reply, error)) ([][]byte, error) {
 	for range maxInterrupted {
-		replies, err := c.Exchange(ctx, req)
+		replies, err := dump()
 		if err != nil {
 			return nil, err
 		}

@@ -40,6 +40,34 @@ func TestInterruptedDumpIsSeen(t *testing.T) {
 	}
 }
 
+func TestADumpIsRepeatedUntilItIsWhole(t *testing.T) {
+	t.Parallel()
+	good, torn, cut := Reply{Rows: [][]byte{{1}}}, Reply{Rows: [][]byte{{2}}, interrupted: true}, Reply{Rows: [][]byte{{3}}, Err: unix.EINTR}
+	refused, failed := Reply{Err: unix.EPERM}, errors.New("no socket")
+	for name, tt := range map[string]struct {
+		replies []Reply // the last one again and again
+		err     error
+		want    error
+		calls   int
+	}{
+		"whole at once":      {[]Reply{good}, nil, nil, 1},
+		"whole at last":      {[]Reply{torn, cut, torn, good}, nil, nil, 4},
+		"refused":            {[]Reply{torn, refused}, nil, unix.EPERM, 2},
+		"never whole":        {[]Reply{cut, torn}, nil, ErrInterrupted, maxInterrupted},
+		"always interrupted": {[]Reply{cut}, nil, ErrInterrupted, maxInterrupted},
+		"not asked":          {[]Reply{good}, failed, failed, 1},
+	} {
+		calls := 0
+		rows, err := whole(func() ([]Reply, error) {
+			calls++
+			return tt.replies[min(calls, len(tt.replies))-1:], tt.err
+		})
+		if !errors.Is(err, tt.want) || calls != tt.calls || (len(rows) == 1 && rows[0][0] == 1) != (tt.want == nil) {
+			t.Errorf("%s: got %v, %v after %d dumps", name, rows, err, calls)
+		}
+	}
+}
+
 // The kernel has the memory, and a process with a memory limit may not have it.
 func TestADumpThatIsTooLargeIsReadToItsEndAndNotKept(t *testing.T) {
 	t.Parallel()

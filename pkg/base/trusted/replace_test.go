@@ -72,6 +72,26 @@ func TestAReplacementThatFailsLeavesNothing(t *testing.T) {
 	}
 }
 
+// TestAFullFileSystemKeepsTheOldFile: what could not be written whole takes the place of nothing.
+func TestAFullFileSystemKeepsTheOldFile(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	err := unix.Mount("tmpfs", dir, "tmpfs", 0, "size=64k")
+	if errors.Is(err, unix.EPERM) && os.Getenv("REQUIRE_NETNS") != "1" {
+		t.Skip("only root can mount")
+	}
+	must(t, err)
+	t.Cleanup(func() { must(t, unix.Unmount(dir, unix.MNT_DETACH)) })
+	path := filepath.Join(dir, "file")
+	must(t, Replace(path, []byte("old"), 0o600))
+	if err := Replace(path, bytes.Repeat([]byte("x"), 128<<10), 0o600); !errors.Is(err, unix.ENOSPC) {
+		t.Errorf("got %v, want ENOSPC", err)
+	}
+	if b, err := os.ReadFile(path); string(b) != "old" || err != nil || !slices.Equal(names(t, dir), []string{"file"}) {
+		t.Errorf("the file has %d bytes, %v, the folder %q", len(b), err, names(t, dir))
+	}
+}
+
 // TestNamesOfFilesThatAreNotCompleteCannotBeGuessed: a link cannot be made at a name
 // that is not known.
 func TestNamesOfFilesThatAreNotCompleteCannotBeGuessed(t *testing.T) {
@@ -98,6 +118,13 @@ func TestNamesOfFilesThatAreNotCompleteCannotBeGuessed(t *testing.T) {
 		t.Errorf("after Sweep the folder has %q", got)
 	}
 	must(t, Sweep(filepath.Join(dir, "none", "file")))
+	// One that cannot be removed is said, and keeps no other.
+	stays, goes := "file.new-0000000000000000", "file.new-0000000000000001"
+	write(t, filepath.Join(dir, stays, "in it"), "")
+	write(t, filepath.Join(dir, goes), "")
+	if err := Sweep(filepath.Join(dir, "file")); !errors.Is(err, unix.ENOTEMPTY) || slices.Contains(names(t, dir), goes) {
+		t.Errorf("got %v, the folder has %q", err, names(t, dir))
+	}
 }
 
 func TestOtherNamesAreOfFilesThatAreComplete(t *testing.T) {

@@ -67,8 +67,15 @@ func TestFilesOfRootAreOpened(t *testing.T) {
 		}
 		must(t, Folder(filepath.Join(dir, folder)))
 	}
+	write(t, filepath.Join(dir, "folder", "below", "file"), "below")
+	if b, err := Read(filepath.Join(dir, "link2", "below", "file")); err != nil || string(b) != "below" {
+		t.Errorf("below a link: %q, %v", b, err)
+	}
 	f, err := Append(path)
 	must(t, err)
+	if flags, err := unix.FcntlInt(f.Fd(), unix.F_GETFD, 0); flags&unix.FD_CLOEXEC == 0 || err != nil {
+		t.Errorf("a program that is started would have the file: %v", err)
+	}
 	_, err = f.WriteString(" and new")
 	must(t, errors.Join(err, f.Close()))
 	if b, err := Read(path); string(b) != "old and new" {
@@ -98,6 +105,23 @@ func TestFoldersAreMadeForWhatIsWritten(t *testing.T) {
 		info, err := os.Lstat(filepath.Join(dir, path))
 		if want == 0 && !errors.Is(err, fs.ErrNotExist) || want != 0 && (err != nil || info.Mode().Perm() != want) {
 			t.Errorf("%s: %v, %v, want mode %o", path, info, err, want)
+		}
+	}
+}
+
+// Calls of a node that has just started make its folders at the same time.
+func TestFoldersAreMadeAtTheSameTime(t *testing.T) {
+	t.Parallel()
+	const calls = 4
+	for i := range 50 {
+		path, errs := filepath.Join(t.TempDir(), "a", "b", "c"), make(chan error)
+		for range calls {
+			go func() { errs <- MakeFolder(path, 0o700) }()
+		}
+		for range calls {
+			if err := <-errs; err != nil {
+				t.Errorf("%d: %v", i, err)
+			}
 		}
 	}
 }
