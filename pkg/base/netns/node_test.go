@@ -261,11 +261,10 @@ func TestANamespaceLivesInAThreadWhenTheFirstThreadHasEnded(t *testing.T) {
 // that processes have. Into one folder only root may look, which the thread is not.
 func TestEachNamespaceOfANodeIsFoundOnce(t *testing.T) {
 	t.Parallel()
-	mounted, other := makeOne(t), makeOne(t)
-	t.Cleanup(func() { _ = errors.Join(Remove(mounted), Remove(other)) })
-	const own = "/proc/self/ns/net"
+	mounted, other, third := makeOne(t), makeOne(t), makeOne(t)
+	t.Cleanup(func() { _ = errors.Join(Remove(mounted), Remove(other), Remove(third)) })
 	ids := map[string]ID{}
-	for _, path := range []string{mounted, other, own} {
+	for _, path := range []string{mounted, other, third} {
 		is, err := At(path)
 		if err != nil {
 			t.Fatal(err)
@@ -280,7 +279,7 @@ func TestEachNamespaceOfANodeIsFoundOnce(t *testing.T) {
 	if err := cmp.Or(os.Mkdir(filepath.Join(proc, "thread-self"), 0o755), os.WriteFile(filepath.Join(proc, "thread-self", "mountinfo"), []byte(info), 0o644)); err != nil {
 		t.Fatal(err)
 	}
-	for process, at := range map[string]string{"2": own, "3": other, "4": other, "5": mounted, "6": "/none", "7": other} {
+	for process, at := range map[string]string{"2": third, "3": other, "4": other, "5": mounted, "6": "/none", "7": other} {
 		dir := filepath.Join(proc, process, "ns")
 		if err := cmp.Or(os.MkdirAll(dir, 0o755), os.Symlink(at, filepath.Join(dir, "net"))); err != nil {
 			t.Fatal(err)
@@ -307,7 +306,7 @@ func TestEachNamespaceOfANodeIsFoundOnce(t *testing.T) {
 	if err := <-done; err != nil {
 		t.Fatal(err)
 	}
-	want := []Ref{{mounted, ids[mounted]}, {filepath.Join(proc, "2/ns/net"), ids[own]}, {filepath.Join(proc, "3/ns/net"), ids[other]}}
+	want := []Ref{{mounted, ids[mounted]}, {filepath.Join(proc, "2/ns/net"), ids[third]}, {filepath.Join(proc, "3/ns/net"), ids[other]}}
 	if !slices.Equal(found, want) {
 		t.Errorf("found %v, want %v", found, want)
 	}

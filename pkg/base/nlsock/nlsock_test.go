@@ -89,18 +89,20 @@ func TestADumpThatIsTooLargeIsReadToItsEndAndNotKept(t *testing.T) {
 
 func TestAttributesEndWhereTheyAreCut(t *testing.T) {
 	t.Parallel()
-	whole := []byte{5, 0, 1, 0, 'a', 0, 0, 0, 8, 0, 2, 0x80, 1, 2, 3, 4}
+	whole := []byte{5, 0, 1, 0, 'a', 0, 0, 0, 4, 0, 3, 0x40, 8, 0, 2, 0x80, 1, 2, 3, 4}
 	for n := range len(whole) + 1 {
 		var got []string
 		for typ, v := range Attributes(whole[:n]) {
 			got = append(got, fmt.Sprint(typ, " ", bytes.Clone(v)))
 		}
-		want := []string{"1 [97]", "2 [1 2 3 4]"}
+		want := []string{"1 [97]", "3 []", "2 [1 2 3 4]"}
 		switch {
 		case n < 5:
 			want = nil
-		case n < len(whole):
+		case n < 12:
 			want = want[:1]
+		case n < len(whole):
+			want = want[:2]
 		}
 		if !slices.Equal(got, want) {
 			t.Errorf("first %d bytes: got %q, want %q", n, got, want)
@@ -185,6 +187,50 @@ func TestEachRequestOfABatchHasItsOwnAnswer(t *testing.T) {
 			if failed := fails>>i&1 == 1; failed != errors.Is(r.Err, unix.ENODEV) || failed == (len(r.Rows) == 1) {
 				t.Errorf("%04b: answer %d has %d rows and %v", fails, i, len(r.Rows), r.Err)
 			}
+		}
+	}
+}
+
+// What was read stays as it is when more is read.
+func TestAnAnswerStays(t *testing.T) {
+	t.Parallel()
+	c, err := Dial(unix.NETLINK_ROUTE)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Close()
+	links, err := c.Dump(t.Context(), Request{Type: unix.RTM_GETLINK, Body: make([]byte, unix.SizeofIfInfomsg)})
+	if err != nil || len(links) == 0 {
+		t.Fatal(links, err)
+	}
+	before := bytes.Clone(links[0])
+	if _, err := c.Dump(t.Context(), Request{Type: unix.RTM_GETRULE, Body: make([]byte, unix.SizeofRtMsg)}); err != nil {
+		t.Fatal(err)
+	}
+	if !bytes.Equal(links[0], before) {
+		t.Errorf("the link was\n%x\nand is\n%x", before, links[0])
+	}
+}
+
+func TestARefusalHasTheWordsOfTheKernel(t *testing.T) {
+	t.Parallel()
+	const told = unix.NLM_F_ACK_TLVS | unix.NLM_F_CAPPED
+	body := append(binary.NativeEndian.AppendUint32(nil, ^uint32(unix.EINVAL)+1), make([]byte, unix.NLMSG_HDRLEN)...)
+	words := AppendText(AppendNumber(nil, unix.NLMSGERR_ATTR_OFFS, 0x41414141), unix.NLMSGERR_ATTR_MSG, "bad MTU")
+	for name, tt := range map[string]struct {
+		flags uint16
+		data  []byte
+		want  string
+	}{
+		"with words":        {told, append(body, words...), "invalid argument: bad MTU"},
+		"without words":     {told, body, "invalid argument"},
+		"of an old kernel":  {0, append(body, words...), "invalid argument"},
+		"with the request":  {unix.NLM_F_ACK_TLVS, append(body, words...), "invalid argument"},
+		"an acknowledgment": {told, append(make([]byte, 4+unix.NLMSG_HDRLEN), words...), "<nil>"},
+	} {
+		var r Reply
+		if last := r.add(syscall.NetlinkMessage{Header: syscall.NlMsghdr{Type: unix.NLMSG_ERROR, Flags: tt.flags}, Data: tt.data}); !last || fmt.Sprint(r.Err) != tt.want {
+			t.Errorf("%s: got %v, want %s", name, r.Err, tt.want)
 		}
 	}
 }

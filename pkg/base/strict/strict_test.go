@@ -6,6 +6,8 @@ package strict_test
 import (
 	"errors"
 	"fmt"
+	"math"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -43,8 +45,11 @@ func same(t *testing.T, got []string, want ...string) {
 
 func TestReadersReturnTheDefaultForWhatIsAbsentOrWrong(t *testing.T) {
 	t.Parallel()
-	for _, document := range []string{`{}`, `{"n": null, "t": null, "d": null, "w": null}`, `{"n": "1", "t": 1, "d": {}, "w": []}`, `{"n": 9, "t": "x", "d": "9h", "w": "z"}`} {
-		read(t, document, func(o *strict.Object) {
+	for document, faults := range map[string]int{
+		`{}`: 0, `{"n": null, "t": null, "d": null, "w": null, "o": null, "l": null}`: 0, `{"n": "1", "t": 1, "d": {}, "w": [], "o": 1, "l": {}}`: 6,
+		`{"n": 9, "t": "x", "d": "9h", "w": "z"}`: 4, `{"n": 0, "t": false, "d": "-1s", "w": ""}`: 2,
+	} {
+		got := read(t, document, func(o *strict.Object) {
 			if n := o.At("n").Whole(4, 1, 8); n != 4 {
 				t.Errorf("%s: number %d", document, n)
 			}
@@ -57,20 +62,26 @@ func TestReadersReturnTheDefaultForWhatIsAbsentOrWrong(t *testing.T) {
 			if w := strict.Choice(o.At("w"), "a", "b"); w != "a" {
 				t.Errorf("%s: word %s", document, w)
 			}
+			if o.At("b").Octet() != nil || o.At("o").Object().Present() || o.At("l").List() != nil || o.At("z").Empty() {
+				t.Errorf("%s: a value that is absent is there", document)
+			}
 		})
+		if len(got) != faults {
+			t.Errorf("%s: got %q, want %d faults", document, got, faults)
+		}
 	}
 }
 
 func TestReadersReturnWhatIsThere(t *testing.T) {
 	t.Parallel()
-	got := read(t, ` {"n": -0, "t": true, "d": "1m", "w": "b", "l": ["x", "y"], "e": [], "p": "fd00::/8", "a": "fd00::1", "o": {"k": 1}, "s": "v"} `, func(o *strict.Object) {
+	got := read(t, ` {"n": -0, "t": true, "d": "1m", "w": "b", "l": ["x", "", "y"], "e": [], "b": 255, "c": 0, "p": "fd00::/8", "a": "fd00::1", "o": {"k": 1}, "s": "v"} `, func(o *strict.Object) {
 		n, d, w := o.At("n").Whole(4, 0, 8), o.At("d").Duration(0, 0, time.Hour), strict.Choice(o.At("w"), "a", "b")
 		p, isPrefix := o.At("p").Prefix()
 		a, isAddr := o.At("a").Address()
 		s, isText := o.At("s").Text("")
-		have := fmt.Sprintln(n, o.At("t").True(), d, w, o.At("l").Texts(), o.At("e").Empty(), o.At("l").Empty(), p, isPrefix, a, isAddr,
+		have := fmt.Sprintln(n, o.At("t").True(), d, w, o.At("l").Texts(), o.At("e").Empty(), o.At("l").Empty(), *o.At("b").Octet(), *o.At("c").Octet(), o.At("n").Empty(), p, isPrefix, a, isAddr,
 			o.At("o").Object().At("k").Raw(), o.At("s").ObjectOr("m").At("m").Raw(), s, isText)
-		if want := "0 true 1m0s b [x y] true false fd00::/8 true fd00::1 true 1 \"v\" v true\n"; have != want {
+		if want := "0 true 1m0s b [x  y] true false 255 0 false fd00::/8 true fd00::1 true 1 \"v\" v true\n"; have != want {
 			t.Errorf("\n got %s\nwant %s", have, want)
 		}
 		o.Strict(nil)
@@ -178,6 +189,54 @@ func TestErrJoinsFaultsAndHints(t *testing.T) {
 	}
 }
 
+// TestAFaultIsAdoptedOnce: of a subject that has faults already, none is adopted.
+func TestAFaultIsAdoptedOnce(t *testing.T) {
+	t.Parallel()
+	var f, other strict.Faults
+	f.Add(cnierr.BadConfig, "a", "do this", "wrong")
+	f.Add(cnierr.BadConfig, "a", "do this", "also wrong")
+	other.Add(cnierr.BadConfig, "a", "do that", "wrong there")
+	other.Add(cnierr.Decode, "b", "do more", "wrong there")
+	other.Add(cnierr.Decode, "b", "do more", "twice")
+	f.Adopt(&other, "in net.d: ")
+	e := cnierr.CNI("roce", f.Err("read", "x"))
+	if want := `roce[7] read "x": "a": wrong; "a": also wrong; "b": in net.d: wrong there; "b": in net.d: twice`; e.Msg != want || e.Details != `"a": do this; "b": do more` {
+		t.Errorf("got %s, %s\nwant %s", e.Msg, e.Details, want)
+	}
+	for range 30 {
+		other.Add(cnierr.Decode, "c", "", "no")
+	}
+	var all strict.Faults
+	all.Adopt(&other, "")
+	if all.Len() != 33 {
+		t.Errorf("%d faults, want those that were only counted, too", all.Len())
+	}
+}
+
+func TestAMisspellingResemblesTheWord(t *testing.T) {
+	t.Parallel()
+	for word, want := range map[string]bool{
+		"mode": true, "Mode": true, "mod": true, "moed": true, "omde": true, "modes": true, "xode": true, "nodes": false, "mdoe": true, "xyde": false, "models": true, "": false, "m": false,
+	} {
+		if strict.Resembles(word, "mode") != want {
+			t.Errorf("%q: got %v", word, !want)
+		}
+	}
+}
+
+func TestStringsAreFoundAtAnyDepth(t *testing.T) {
+	t.Parallel()
+	same(t, read(t, `{"k": {"a": "x", "n": 5, "l": ["y", {"b": "z", "c": null, "b": "w"}, [["v"]]], "t": true}, "s": "u", "e": {}}`, func(o *strict.Object) {
+		var got []string
+		for _, v := range slices.Concat(o.At("k").Strings(), o.At("s").Strings(), o.At("e").Strings(), o.At("none").Strings()) {
+			got = append(got, v.Path+"="+v.Raw())
+		}
+		if want := `k.a="x" k.l[0]="y" k.l[1].b="w" k.l[2][0][0]="v" s="u"`; strings.Join(got, " ") != want {
+			t.Errorf("got %s\nwant %s", got, want)
+		}
+	}))
+}
+
 func TestTheEndsOfAReadersRangeAreInIt(t *testing.T) {
 	t.Parallel()
 	path := "/" + strings.Repeat("x", 1023)
@@ -214,6 +273,7 @@ func TestEachReaderSaysWhatItWants(t *testing.T) {
 	t.Parallel()
 	prefix, address := func(v strict.Value) { v.Prefix() }, func(v strict.Value) { v.Address() }
 	word := func(v strict.Value) { strict.Choice(v, "a", "b") }
+	octet, absolute := func(v strict.Value) { v.Octet() }, func(v strict.Value) { v.Absolute() }
 	whole, span := func(v strict.Value) { v.Whole(1, 0, 9) }, func(v strict.Value) { v.Duration(0, 0, time.Hour) }
 	for _, c := range []struct {
 		value string
@@ -237,6 +297,17 @@ func TestEachReaderSaysWhatItWants(t *testing.T) {
 		{`7`, span, `want a string, got a number`},
 		{`"z"`, word, `"z" is none of a, b`},
 		{`5`, func(v strict.Value) { v.List() }, `want a list, got a number`},
+		{`9223372036854775808`, func(v strict.Value) { v.Whole(0, 0, math.MaxInt64) }, `9223372036854775808 is not in 0 to 9223372036854775807`},
+		{strings.Repeat("7", 1000), whole, strings.Repeat("7", 64) + `… is not in 0 to 9`},
+		{`256`, octet, `256 is not in 0 to 255`},
+		{`"` + strings.Repeat("é", 100) + `"`, word, `"` + strings.Repeat("é", 32) + `…" is none of a, b`},
+		{`"x` + strings.Repeat("é", 100) + `"`, word, `"x` + strings.Repeat("é", 31) + `…" is none of a, b`},
+		{`"/"`, absolute, `"/" is not a clean absolute path below /, of at most 1024 bytes`},
+		{`"a/b"`, absolute, `"a/b" is not a clean absolute path below /, of at most 1024 bytes`},
+		{`"/a/../b"`, absolute, `"/a/../b" is not a clean absolute path below /, of at most 1024 bytes`},
+		{`"/a\u0007b"`, absolute, `"/a\ab" is not a clean absolute path below /, of at most 1024 bytes`},
+		{`"/` + strings.Repeat("x", 1024) + `"`, absolute, `"/` + strings.Repeat("x", 63) + `…" is not a clean absolute path below /, of at most 1024 bytes`},
+		{`true`, absolute, `want a string, got true or false`},
 	} {
 		same(t, read(t, `{"k": `+c.value+`}`, func(o *strict.Object) { c.read(o.At("k")) }), `"k": `+c.want)
 	}
