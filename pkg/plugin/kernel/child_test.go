@@ -1,0 +1,108 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The roce-cni authors
+
+package kernel_test
+
+import (
+	"errors"
+	"fmt"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/roce-cni/roce-cni/pkg/base/cnierr"
+	"github.com/roce-cni/roce-cni/pkg/plugin/kernel"
+	"github.com/roce-cni/roce-cni/pkg/plugin/plan"
+)
+
+// TestEachFindingOfALinkHasItsRemedy compares all that Check says. Behind a finding of what a
+// program may set is the MTU that repair raises it to.
+func TestEachFindingOfALinkHasItsRemedy(t *testing.T) {
+	t.Parallel()
+	const renamed = "HOST link set nic0 down\nHOST link set nic0 name other0\nHOST link set other0 up\n"
+	for name, tt := range map[string]struct {
+		script string
+		want   []string
+	}{
+		"nothing": {"", nil},
+		"the NIC was renamed": {renamed, []string{
+			`want master nic0, got other0 -> restore it: ip link set dev other0 name nic0 [raise 0]`,
+		}},
+		"the NIC is down under another name": {renamed + "HOST link set other0 down", []string{
+			`its NIC other0 (nic0 in ADD) is down -> restore it: ip link set dev other0 up`,
+			`want master nic0, got other0 -> restore it: ip link set dev other0 name nic0 [raise 0]`,
+		}},
+		"the NIC has no carrier": {"WIRE link set nic0 down", []string{`its NIC nic0 has no carrier -> look at cable and switch port of the NIC`}},
+		"the link is gone, the NIC renamed": {renamed + "link del net1", []string{
+			"the pod has no such interface -> restore it: RECREATE",
+			`want master nic0, got other0 -> restore it: ip link set dev other0 name nic0 [raise 0]`,
+		}},
+		"all is different": {"link set net1 alias x\nlink set net1 type macvlan mode private\nlink set net1 mtu 1400\nlink set net1 address 02:00:00:00:00:99\nlink set net1 alias MARK", []string{
+			"want mode bridge, got private -> restore it: IP link set dev net1 type macvlan mode bridge",
+			"want MAC 02:00:00:00:00:05, got 02:00:00:00:00:99 -> restore it: IP link set dev net1 address 02:00:00:00:00:05 [raise 0]",
+			"want MTU 1500, got 1400: its NIC had that for a time, or a program set it; rocectl repair raises it -> restore it: IP link set dev net1 mtu 1500 [raise 1500]",
+		}},
+		"mark and mode are different": {"link set net1 alias x\nlink set net1 type macvlan mode vepa", []string{
+			"want alias MARK, got x, want mode bridge, got vepa -> restore it: IP link set dev net1 alias MARK && IP link set dev net1 type macvlan mode bridge",
+		}},
+		"the NIC has a lower MTU": {"HOST link set nic0 mtu 1400", []string{
+			"want MTU 1500, got 1400 -> restore it: IP link set dev net1 mtu 1500 [raise 0]",
+		}},
+		"the link has a higher MTU": {"HOST link set nic0 mtu 1600\nlink set net1 mtu 1600", []string{
+			"want MTU 1500, got 1600 -> restore it: IP link set dev net1 mtu 1500 [raise 0]",
+		}},
+		"the link is elsewhere": {"link set net1 name moved0\nlink set moved0 netns ELSEWHERE", []string{
+			"it was moved to the namespace PATH, as \"moved0\" -> restore it: ELSEWHERE link del dev moved0 && RECREATE",
+		}},
+		"another link has the name": {"link del net1\nlink add net1 type bridge\nlink set net1 address 02:00:00:00:00:77", []string{
+			"want the interface with alias MARK, got a link of kind bridge with address 02:00:00:00:00:77 -> restore it: IP link del dev net1 && RECREATE",
+		}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			node, pod, k := machine(t)
+			op := child(t)
+			is := facts(t, k)
+			op.NIC = plan.NIC{Index: is.Index, MAC: is.MAC}
+			do(t, k, plan.Op{Kind: op})
+			at := filepath.Join(t.TempDir(), "elsewhere")
+			if strings.Contains(tt.script, "ELSEWHERE") {
+				node.PodAt(at)
+			}
+			for line := range strings.Lines(strings.NewReplacer("MARK", op.Mark, "ELSEWHERE", at).Replace(tt.script)) {
+				if on, is := strings.CutPrefix(line, "HOST "); is {
+					node.IP(on)
+				} else if on, is := strings.CutPrefix(line, "WIRE "); is {
+					node.Wire.IP(on)
+				} else {
+					pod.IP(line)
+				}
+			}
+			var got []string
+			for _, err := range cnierr.Each(k.Check(t.Context(), plan.Op{Kind: op})) {
+				var e *cnierr.Error
+				if !errors.As(err, &e) || e.Code != cnierr.Damaged || e.Op != "check macvlan" || e.Subject != "net1" {
+					t.Errorf("got %+v", err)
+					continue
+				}
+				s := e.Err.Error() + " -> " + e.Hint
+				var changed *kernel.ChangedError
+				if errors.As(err, &changed) {
+					s += fmt.Sprintf(" [raise %d]", changed.Raise)
+				}
+				got = append(got, s)
+			}
+			words := strings.NewReplacer(
+				strings.Join(plan.Op{Kind: op}.Commands(plan.NetnsName(pod.Path)), " && "), "RECREATE",
+				plan.IP(plan.NetnsName(pod.Path)), "IP", op.Mark, "MARK", plan.IP(at), "ELSEWHERE", at, "PATH")
+			for i := range got {
+				got[i] = words.Replace(got[i])
+			}
+			if diff := cmp.Diff(tt.want, got); diff != "" {
+				t.Errorf("(-want +got)\n%s", diff)
+			}
+		})
+	}
+}
