@@ -32,3 +32,18 @@ func TestSpecialsHoldWhatNetipCallsSpecial(t *testing.T) {
 		}
 	}
 }
+
+func TestASubnetIsToldWhatItHasThatNoPodMayHave(t *testing.T) {
+	t.Parallel()
+	const linkLocal = ", link-local or IPv4-mapped addresses"
+	for s, want := range map[string]string{
+		"10.0.0.0/8": "", "fec0::/10": "", "fd00::/8": "", "169.253.0.0/16": "", "128.0.0.0/8": "",
+		"127.3.0.0/16": "127.0.0.0-127.255.255.255, a loopback address", "192.0.0.0/2": "224.0.0.0-239.255.255.255, a multicast address",
+		"255.255.255.0/24": "255.255.255.255, the limited broadcast address", "::/64": "::, the unspecified address",
+		"169.254.7.0/24": "169.254.0.0/16" + linkLocal, "febf::/16": "fe80::/10" + linkLocal, "fe80::/64": "fe80::/10" + linkLocal, "::ffff:10.0.0.0/104": "::ffff:0:0/96" + linkLocal,
+	} {
+		if got := netrange.SpecialIn(netip.MustParsePrefix(s)); got != want {
+			t.Errorf("%s: got %q, want %q", s, got, want)
+		}
+	}
+}
