@@ -153,6 +153,9 @@ func TestInNamesTheObjectOfEachErrorThatIsJoined(t *testing.T) {
 	if e := cnierr.CNI("roce", got); e.Code != uint(cnierr.BadParent) || e.Details != "bring it up; load the driver" {
 		t.Errorf("got code %d and hints %q", e.Code, e.Details)
 	}
+	if each := cnierr.Each(got); len(each) != 2 || cnierr.CodeOf(each[1]) != cnierr.NoRDMA {
+		t.Errorf("got %v, want that each has its own code", each)
+	}
 	if err := cnierr.In("rail", "0", nil); err != nil {
 		t.Errorf("of nil: %v", err)
 	}
@@ -187,7 +190,7 @@ func TestNoNameIsLostOfMany(t *testing.T) {
 		if _, err := fmt.Sscanf(named[len(named)-1], "and %d more", &more); err == nil {
 			named = named[:len(named)-1]
 		}
-		if len(named)+more != n || !slices.Equal(named, names[:len(named)]) || (more > 0) != (n > 12) {
+		if len(named)+more != n || !slices.Equal(named, names[:len(named)]) || (more > 0) != (n > 12) || more == 0 && len(cnierr.Some(names)) != len(strings.Join(names, ", ")) {
 			t.Errorf("of %d names: %q", n, cnierr.Some(names))
 		}
 		if !slices.Equal(given, names) {
@@ -196,7 +199,12 @@ func TestNoNameIsLostOfMany(t *testing.T) {
 	}
 }
 
-func TestEachOfNoErrorIsNothing(t *testing.T) {
+func TestEachIsWhatIsJoinedHoweverDeep(t *testing.T) {
+	t.Parallel()
+	a, b, c := errors.New("a"), errors.New("b"), errors.New("c")
+	if got := cnierr.Each(errors.Join(a, errors.Join(errors.Join(b), c))); !slices.Equal(got, []error{a, b, c}) {
+		t.Errorf("got %v", got)
+	}
 	if got := cnierr.Each(nil); len(got) > 0 {
 		t.Errorf("got %v", got)
 	}

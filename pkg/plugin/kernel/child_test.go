@@ -17,6 +17,17 @@ import (
 	"github.com/roce-cni/roce-cni/pkg/plugin/plan"
 )
 
+func TestALinkHasTheQueueThatIsAskedFor(t *testing.T) {
+	t.Parallel()
+	_, pod, k := machine(t)
+	op := child(t)
+	op.BCQueueLen = 2500
+	do(t, k, plan.Op{Kind: op})
+	if is := pod.IP("-d link show dev net1"); !strings.Contains(is, "bcqueuelen 2500") {
+		t.Errorf("got %s", is)
+	}
+}
+
 // TestEachFindingOfALinkHasItsRemedy compares all that Check says. Behind a finding of what a
 // program may set is the MTU that repair raises it to.
 func TestEachFindingOfALinkHasItsRemedy(t *testing.T) {
