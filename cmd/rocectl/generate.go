@@ -4,6 +4,7 @@
 package main
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"io"
@@ -13,6 +14,7 @@ import (
 
 	"github.com/roce-cni/roce-cni/cmd/rocectl/cluster"
 	"github.com/roce-cni/roce-cni/pkg/base/cnierr"
+	"github.com/roce-cni/roce-cni/pkg/cluster/fleet"
 	"github.com/roce-cni/roce-cni/pkg/tool/generate"
 	"github.com/roce-cni/roce-cni/pkg/tool/nic"
 )
@@ -23,6 +25,8 @@ type generateFlags struct {
 	nodes   []string
 	cluster cluster.Fleet
 	choice  generate.Choice
+	// reports is cluster.Reports, or what a test has in its place.
+	reports func(context.Context, io.Writer) (nodes []fleet.Node, unreported []string, err error)
 }
 
 // generateCommand returns the command. As a plugin of kubectl it is about the cluster.
@@ -53,6 +57,9 @@ func (f *generateFlags) register(cmd *cobra.Command, plugin bool) {
 	cmd.Flags().BoolVar(&f.all, "cluster", plugin, "write the objects for all nodes")
 	cmd.Flags().StringSliceVar(&f.nodes, "nodes", nil, "with --cluster, only these nodes: `NAME,...`")
 	f.cluster.Register(cmd, "with --cluster, ")
+	f.reports = func(ctx context.Context, w io.Writer) ([]fleet.Node, []string, error) {
+		return f.cluster.Reports(ctx, w)
+	}
 	cmd.Flags().StringVar(&f.choice.Name, "name", "rails", "the `NAME` of the network, the RailPool and the resource")
 	cmd.Flags().StringVar(&f.choice.Namespace, "namespace", "", "the `NAMESPACE` of the network and the test pods (default that of kubectl)")
 	cmd.Flags().StringVar(&f.choice.Subnet, "subnet", "", "the `TEMPLATE` of the rails' subnets (default the subnets of the NICs' addresses)")
@@ -72,7 +79,7 @@ func (f *generateFlags) documents(cmd *cobra.Command) ([]generate.Document, erro
 	case f.from != "":
 		return convert(cmd, f.from)
 	case f.all:
-		nodes, unreported, err := f.cluster.Reports(cmd.Context(), cmd.ErrOrStderr())
+		nodes, unreported, err := f.reports(cmd.Context(), cmd.ErrOrStderr())
 		if err != nil {
 			return nil, err
 		}

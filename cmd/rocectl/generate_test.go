@@ -4,9 +4,16 @@
 package main
 
 import (
+	"context"
+	"io"
 	"path/filepath"
 	"strings"
 	"testing"
+
+	"github.com/spf13/cobra"
+
+	"github.com/roce-cni/roce-cni/pkg/cluster/fleet"
+	"github.com/roce-cni/roce-cni/pkg/tool/generate"
 )
 
 // TestPlansOfWhatIsGenerated plans what rocectl generate has made of other network
@@ -45,6 +52,35 @@ func TestGenerateAndRailsSayWhatTheyCannotRead(t *testing.T) {
 	} {
 		if got := call(strings.Fields(c.args)...); !strings.Contains(got, c.want) {
 			t.Errorf("%s: got %s, want %q", c.args, got, c.want)
+		}
+	}
+}
+
+// TestObjectsOfTheClusterSayWhichNodesTheyAreAbout has a node with a rail, and one that has not
+// reported.
+func TestObjectsOfTheClusterSayWhichNodesTheyAreAbout(t *testing.T) {
+	t.Parallel()
+	for _, c := range []struct{ args, want string }{
+		{"", "# Cannot tell: these nodes have no report: gpu-1\n"},
+		{"--nodes gpu-0", "# It is for these nodes alone."},
+		{"--nodes gpu-1", `generate "objects": node "gpu-1" has no report`},
+	} {
+		var f generateFlags
+		cmd := &cobra.Command{}
+		f.register(cmd, true)
+		f.reports = func(context.Context, io.Writer) ([]fleet.Node, []string, error) {
+			return []fleet.Node{{Name: "gpu-0", Report: fleet.Report{Rails: []fleet.Rail{{Netdev: "ens1", Vendor: "15b3", DeviceID: "1021", GIDs: 256}}}}}, []string{"gpu-1"}, nil
+		}
+		if err := cmd.ParseFlags(append(strings.Fields(c.args), "--subnet", "172.{rail+16}.0.0/16")); err != nil {
+			t.Fatal(err)
+		}
+		docs, err := f.documents(cmd)
+		got, unwritten := generate.Text(docs)
+		if err != nil {
+			got = err.Error()
+		}
+		if !strings.Contains(got, c.want) || unwritten != nil {
+			t.Errorf("%s: want %q in\n%s", c.args, c.want, got)
 		}
 	}
 }

@@ -8,8 +8,10 @@ import (
 	"io"
 	"os"
 	"path/filepath"
+	"strings"
 	"testing"
 
+	"github.com/google/go-cmp/cmp"
 	"golang.org/x/sys/unix"
 
 	"github.com/roce-cni/roce-cni/pkg/base/trusted"
@@ -61,6 +63,53 @@ func TestANumberHasItsNoun(t *testing.T) {
 	for n, want := range []string{"0 problems", "1 problem", "2 problems"} {
 		if got := Count(n, "problem"); got != want {
 			t.Errorf("got %q, want %q", got, want)
+		}
+	}
+}
+
+// TestAnAnswerForPeople has all parts, of several lines and with characters that a terminal obeys.
+func TestAnAnswerForPeople(t *testing.T) {
+	t.Parallel()
+	for want, a := range map[string]Answer{
+		"problem      gid-table        mlx5_0/1?x: full?[2J\n" +
+			"             second line\n" +
+			"             why: pods fail\n             why: all of them\n" +
+			"             # look\n             rocectl gids?\n" +
+			"             needs: root\n": {Check: "gid-table", Why: "pods fail\nall of them", Finding: Finding{
+			Verdict: Problem, Of: "mlx5_0/1\nx", Found: "full\x1b[2J\nsecond line", Fix: "# look\nrocectl gids\a", Missing: "root",
+		}},
+		"ok           kernel           7.3\n":                {Check: "kernel", Finding: Finding{Verdict: OK, Found: "7.3"}},
+		"cannot tell  a-check-with-a-long-name ens1: away\n": {Check: "a-check-with-a-long-name", Finding: Finding{Verdict: CannotTell, Found: "away"}.About("ens1")},
+	} {
+		var out strings.Builder
+		if err := WriteText(&out, a); err != nil {
+			t.Fatal(err)
+		}
+		if diff := cmp.Diff(want, out.String()); diff != "" {
+			t.Errorf("(-want +got)\n%s", diff)
+		}
+	}
+}
+
+func TestAProblemCountsMoreThanWhatCannotBeTold(t *testing.T) {
+	t.Parallel()
+	for _, c := range []struct {
+		verdicts []Verdict
+		status   int
+		summary  string // with three others that are ok
+	}{
+		{nil, 0, "3 ok, 0 problems, 0 cannot tell"},
+		{[]Verdict{OK, OK}, 0, "5 ok, 0 problems, 0 cannot tell"},
+		{[]Verdict{CannotTell, OK}, 2, "4 ok, 0 problems, 1 cannot tell"},
+		{[]Verdict{Problem, CannotTell, OK}, 1, "4 ok, 1 problem, 1 cannot tell"},
+		{[]Verdict{CannotTell, CannotTell, Problem, Problem}, 1, "3 ok, 2 problems, 2 cannot tell"},
+	} {
+		var all []Answer
+		for _, v := range c.verdicts {
+			all = append(all, Answer{Finding: Finding{Verdict: v}})
+		}
+		if status, summary := Status(all), Summarize(3, all); status != c.status || summary != c.summary {
+			t.Errorf("%q: status %d, %q, want %d, %q", c.verdicts, status, summary, c.status, c.summary)
 		}
 	}
 }
