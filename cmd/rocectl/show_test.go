@@ -50,9 +50,12 @@ func TestShowSaysAllOfAnAttachment(t *testing.T) {
 	at := time.Date(2026, 11, 25, 10, 0, 0, 0, time.UTC)
 	steps := []calls.Step{{Name: "rule"}, {Name: "route"}}
 	for _, c := range []calls.Call{
-		{Verb: calls.Heal, Attachment: two.Attachment, Steps: steps}, {Verb: calls.Heal, Attachment: two.Attachment, Code: 5, Error: "no such\ndevice", Steps: steps},
-		{Verb: calls.Alarm, Attachment: two.Attachment, Error: "older"}, {Verb: calls.Alarm, Attachment: two.Attachment, Error: "net1 is\ndown"},
-		{Verb: calls.Heal, Attachment: one.Attachment, Steps: steps}, {Verb: "ADD", Attachment: one.Attachment, Code: 5, Error: "not shown"},
+		{Verb: calls.Heal, Attachment: two.Attachment, Steps: steps},
+		{Verb: calls.Heal, Attachment: two.Attachment, Code: 5, Error: "no such\ndevice", Steps: steps},
+		{Verb: calls.Alarm, Attachment: two.Attachment, Error: "older"},
+		{Verb: calls.Alarm, Attachment: two.Attachment, Error: "net1 is\ndown"},
+		{Verb: calls.Heal, Attachment: one.Attachment, Steps: steps},
+		{Verb: "ADD", Attachment: one.Attachment, Code: 5, Error: "not shown"},
 	} {
 		at = at.Add(time.Second)
 		c.At = at

@@ -153,7 +153,10 @@ func TestNamesOfRailPools(t *testing.T) {
 	t.Parallel()
 	var in strings.Builder
 	for _, n := range [][2]string{
-		{"rail_A", "10.1.0.0/16"}, {"rail-a", "10.2.0.0/16"}, {"rail.a", "10.3.0.0/16"}, {"another", "10.2.0.0/16"},
+		{"rail_A", "10.1.0.0/16"},
+		{"rail-a", "10.2.0.0/16"},
+		{"rail.a", "10.3.0.0/16"},
+		{"another", "10.2.0.0/16"},
 		{"the.network.of.the.first.rail.of.node.1.2", "10.4.0.0/16"},
 	} {
 		fmt.Fprintf(&in, "kind: MacvlanNetwork\nmetadata: {name: %s}\nspec: {master: e, ipam: '{\"type\": \"whereabouts\", \"range\": \"%s\"}'}\n---\n", n[0], n[1])

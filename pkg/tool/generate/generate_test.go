@@ -282,8 +282,11 @@ func TestANICWithoutRoCE(t *testing.T) {
 func TestTheFullestTableCounts(t *testing.T) {
 	t.Parallel()
 	ports := []nic.Details{
-		{Netdev: "ens0"}, {Netdev: "ens1", State: nic.Away}, {Netdev: "ens2", GIDs: nic.GIDs{Used: 2, Size: 64, Width: 2}},
-		{Netdev: "ens3", GIDs: nic.GIDs{Used: 30, Size: 64, Width: 2, Hidden: true}}, {Netdev: "ens4", GIDs: nic.GIDs{Used: 3, Size: 64, Width: 2}},
+		{Netdev: "ens0"},
+		{Netdev: "ens1", State: nic.Away},
+		{Netdev: "ens2", GIDs: nic.GIDs{Used: 2, Size: 64, Width: 2}},
+		{Netdev: "ens3", GIDs: nic.GIDs{Used: 30, Size: 64, Width: 2, Hidden: true}},
+		{Netdev: "ens4", GIDs: nic.GIDs{Used: 3, Size: 64, Width: 2}},
 	}
 	pods, why := podsOf(ports)
 	if pods != 17 || len(why) != 2 || !strings.Contains(why[0], "GID table of ens3") || !strings.Contains(why[0], "34 of 64 entries are free") || !strings.Contains(why[1], "hides") {

@@ -79,13 +79,18 @@ func TestRowsHaveTheNumbersOfTheirUses(t *testing.T) {
 		}
 	}
 	uses := []Use{
-		full, {Device: "rxe1", User: User{Kind: Gone, Pod: conf.Pod{Name: "podman"}, ContainerID: "c2"}}, {Device: "rxe1", User: User{Kind: Pod, ContainerID: "c3"}},
-		{Device: "rxe1", User: User{Kind: Kernel, Module: "nvme_rdma"}}, {Device: "rxe1", User: User{Kind: Host}},
+		full,
+		{Device: "rxe1", User: User{Kind: Gone, Pod: conf.Pod{Name: "podman"}, ContainerID: "c2"}},
+		{Device: "rxe1", User: User{Kind: Pod, ContainerID: "c3"}},
+		{Device: "rxe1", User: User{Kind: Kernel, Module: "nvme_rdma"}},
+		{Device: "rxe1", User: User{Kind: Host}},
 	}
 	want := []counts.Row{
 		{Device: "rxe0", User: counts.User{Kind: "pod", Namespace: "ml", Pod: "p1"}, QueuePairs: map[string]int{"RC": 1, "UD": 2}, Contexts: 3, Regions: 4, RegionBytes: 20, Connections: 6, HeldGIDs: 7},
-		{Device: "rxe1", User: counts.User{Kind: "gone", Pod: "podman"}}, {Device: "rxe1", User: counts.User{Kind: "pod", Pod: "c3"}},
-		{Device: "rxe1", User: counts.User{Kind: "kernel"}}, {Device: "rxe1", User: counts.User{Kind: "host"}},
+		{Device: "rxe1", User: counts.User{Kind: "gone", Pod: "podman"}},
+		{Device: "rxe1", User: counts.User{Kind: "pod", Pod: "c3"}},
+		{Device: "rxe1", User: counts.User{Kind: "kernel"}},
+		{Device: "rxe1", User: counts.User{Kind: "host"}},
 	}
 	if diff := cmp.Diff(want, rows(uses)); diff != "" {
 		t.Errorf("(-want +got)\n%s", diff)
