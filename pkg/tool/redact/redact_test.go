@@ -4,6 +4,7 @@
 package redact
 
 import (
+	"slices"
 	"strings"
 	"testing"
 )
@@ -50,6 +51,37 @@ func TestNothingOfTheUserIsLeft(t *testing.T) {
 	}
 	if a, b := r.Text("172.16.11.5"), r.Text("0000:0000:0000:0000:0000:ffff:ac10:0b05"); a != b {
 		t.Errorf("one address has two names: %s and %s", a, b)
+	}
+}
+
+// TestANameThatIsUsualStays: it is a word of the text, or can be a part of a number or an address.
+func TestANameThatIsUsualStays(t *testing.T) {
+	t.Parallel()
+	const text = "the GID table of gpu, net-1\n"
+	for name, want := range map[string]bool{
+		"table": true, "TABLE": true, "gpu": true, "GPU": true, "net-1": true, "12": true, "10.0": true, "beef": true, "0x1F": true, "1-2_3": true,
+		"tab": false, "tables": false, "gpu-07": false, "beefy": false, "abcde": false, "trainer-0": false,
+	} {
+		if got := Usual(name, text); got != want {
+			t.Errorf("%q is usual: %t, want %t", name, got, want)
+		}
+	}
+}
+
+// TestANameKeepsItsFirstKind and its number, whatever the other names are.
+func TestANameKeepsItsFirstKind(t *testing.T) {
+	t.Parallel()
+	r := New()
+	for _, n := range [][2]string{{"pod", "a"}, {"pod", "bb"}, {"namespace", "a"}, {"node", "ccc"}, {"pod", ""}} {
+		r.Name(n[0], n[1])
+	}
+	for range 2 {
+		if got := r.Text("bb a ccc a"); got != "pod-1 pod-2 node-1 pod-2" {
+			t.Errorf("got %q", got)
+		}
+	}
+	if got := r.Left("in a, on CCC"); !slices.Equal(got, []string{"node", "pod"}) {
+		t.Errorf("left are %q", got)
 	}
 }
 
