@@ -205,15 +205,15 @@ func TestPortsThatAreNoRail(t *testing.T) {
 			}
 			return fmt.Sprint(*n)
 		}
-		got = append(got, fmt.Sprintf("%s %s %s %s %s %s %s %s %v %d/%d %s", number(p.Rail), p, p.Netdev, p.PCI, number(p.NUMA), p.LinkLayer, p.State, p.Bond, p.Addresses, p.GIDs.Used, p.GIDs.Size, Rate(p.Speed)))
+		got = append(got, fmt.Sprintf("%s %s %s %s %s %s %s %s %v %d/%d %d %s", number(p.Rail), p, p.Netdev, p.PCI, number(p.NUMA), p.LinkLayer, p.State, p.Bond, p.Addresses, p.GIDs.Used, p.GIDs.Size, p.Speed, Rate(p.Speed)))
 	}
 	want := []string{
-		"0 mlx5_1/1 ens2 0000:02:00.0 0 Ethernet ACTIVE  [172.16.12.1/24 fd00::1/64] 1/2 2.5G",
-		"1 mlx5_4/1 ens5 0000:05:00.0 0 Ethernet AWAY  [] 0/0 400G",
-		"- mlx5_0/1 ens1 0000:01:00.0 0 Ethernet ACTIVE bond0 [] 1/2 999M",
-		"- mlx5_1/2 ens2r0 0000:02:00.0 0 Ethernet ACTIVE  [] 0/0 ",
-		"- mlx5_2/1 ibp3s0 0000:03:00.0 - InfiniBand ACTIVE  [] 1/2 ",
-		"- mlx5_5/1 ens6 0000:01:00.1 0 Ethernet ACTIVE bond0 [] 1/2 1G",
+		"0 mlx5_1/1 ens2 0000:02:00.0 0 Ethernet ACTIVE  [172.16.12.1/24 fd00::1/64] 1/2 2500 2.5G",
+		"1 mlx5_4/1 ens5 0000:05:00.0 0 Ethernet AWAY  [] 0/0 400000 400G",
+		"- mlx5_0/1 ens1 0000:01:00.0 0 Ethernet ACTIVE bond0 [] 1/2 999 999M",
+		"- mlx5_1/2 ens2r0 0000:02:00.0 0 Ethernet ACTIVE  [] 0/0 0 ",
+		"- mlx5_2/1 ibp3s0 0000:03:00.0 - InfiniBand ACTIVE  [] 1/2 0 ",
+		"- mlx5_5/1 ens6 0000:01:00.1 0 Ethernet ACTIVE bond0 [] 1/2 1000 1G",
 	}
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Errorf("(-want +got)\n%s", diff)
