@@ -122,6 +122,7 @@ func TestFaultsOfIPAMRoutes(t *testing.T) {
 		{`[{"dst": "::/0"}]`, cnierr.BadConfig, `"ipam.routes[0].dst": ::/0: no subnet has this address family`, `add a subnet`},
 		{`[{"dst": "0.0.0.0/0", "gw": "10.9.9.9"}]`, cnierr.BadConfig, `"ipam.routes[0].gw": 10.9.9.9 is in none of the pool's subnets`, `ipam.subnets`},
 		{`[{"dst": "0.0.0.0/0", "gw": "172.16.11.255"}]`, cnierr.BadConfig, `172.16.11.255 is the broadcast address`, ``},
+		{`[{"dst": "0.0.0.0/0", "gw": "172.16.11.1", "scope": 254}]`, cnierr.BadConfig, `cannot have scope 254`, `remove gw or scope`},
 		{`[{"dst": "0.0.0.0/0", "gw": "172.16.11.1", "scope": 253}]`, cnierr.BadConfig, `cannot have scope 253`, `remove gw or scope`},
 		{`[{"dst": "0.0.0.0/0", "scope": 255}]`, cnierr.BadConfig, `"ipam.routes[0].scope": 255 is not in 0 to 254`, ``},
 		{`[{"dst": "0.0.0.0/0", "table": 0}]`, cnierr.BadConfig, `"ipam.routes[0].table": 0 is not in 1 to 4294967295`, ``},

@@ -9,6 +9,8 @@ import (
 	"time"
 
 	"github.com/roce-cni/roce-cni/pkg/base/cnierr"
+	"github.com/roce-cni/roce-cni/pkg/plugin/ipam"
+	"github.com/roce-cni/roce-cni/pkg/plugin/ipam/ledger"
 )
 
 // A caller that cannot ask the network gets no address before its quarantine is over.
@@ -42,6 +44,28 @@ func TestAnAddressInQuarantineIsNotLeasedWithoutAConflictProbe(t *testing.T) {
 }
 
 // STATUS of a program that cannot ask the network counts these addresses as used.
+func TestAQuarantineEndsAtItsTime(t *testing.T) {
+	t.Parallel()
+	for _, c := range []struct {
+		state           ipam.State
+		age, quarantine time.Duration
+		want            bool
+	}{
+		{ledger.Released, 119 * time.Second, 2 * time.Minute, true},
+		{ledger.Released, 2 * time.Minute, 2 * time.Minute, false},
+		{ledger.Released, 0, 0, false},
+		{ledger.Conflicted, 59 * time.Second, 0, true}, // a minute at least
+		{ledger.Conflicted, time.Minute, 0, false},
+		{ledger.Conflicted, time.Minute, 2 * time.Minute, true},
+		{ledger.Leased, 0, time.Hour, false},
+		{ledger.SetAside, 0, time.Hour, false},
+	} {
+		if got := (ipam.Entry{State: c.state, Age: c.age}).InQuarantine(c.quarantine); got != c.want {
+			t.Errorf("%v for %s of %s: in quarantine: %t", c.state, c.age, c.quarantine, got)
+		}
+	}
+}
+
 func TestUsageTellsAddressesInQuarantineFromThoseAfterIt(t *testing.T) {
 	t.Parallel()
 	n := newNode(t)

@@ -208,6 +208,24 @@ func TestRejectedAddressesAreNotGivenAgain(t *testing.T) {
 	})
 }
 
+// TestNoLockOfAContainerStaysOpen: the next call would wait for it. The test is not parallel,
+// because it counts open files.
+func TestNoLockOfAContainerStaysOpen(t *testing.T) {
+	n := newNode(t, sources()["another IPAM plugin"])
+	open := func() int {
+		files, err := os.ReadDir("/proc/self/fd")
+		must(t, err)
+		return len(files)
+	}
+	n.acquire("pod-0", "")
+	before := open()
+	n.acquire("pod-0", "")
+	must(t, n.allocator().Release(t.Context(), n.record("pod-0")))
+	if after := open(); after != before {
+		t.Errorf("%d files are open, %d were", after, before)
+	}
+}
+
 func TestAnAttachmentWithTwoAddressesIsHeldOnce(t *testing.T) {
 	t.Parallel()
 	n := newNode(t, source{config: `"master": "ens1", "ipam": {"type": "roce-ipam", "subnets": [{"subnet": "10.4.0.0/29"}, {"subnet": "fd00::/64"}]}`})
