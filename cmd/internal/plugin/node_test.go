@@ -50,3 +50,19 @@ func TestTheLogIsAsTheSettingsSay(t *testing.T) {
 		t.Errorf("a log that cannot be written: %v; want an error, and standard error with the same level", err)
 	}
 }
+
+// Images are cloned with their machine id, and machines of several clusters have one name.
+func TestANodeIsKnownByItsMachineAndItsName(t *testing.T) {
+	t.Parallel()
+	name, err := os.Hostname()
+	if err != nil {
+		t.Fatal(err)
+	}
+	machine, _ := os.ReadFile("/etc/machine-id") // a container may have none
+	if id, host, err := NodeID(); id != strings.TrimSpace(string(machine))+"/"+name || host != name || err != nil {
+		t.Errorf("got %q, %q, %v", id, host, err)
+	}
+	if boot, err := BootID(); !regexp.MustCompile(`^[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}$`).MatchString(boot) || err != nil {
+		t.Errorf("got %q, %v", boot, err)
+	}
+}

@@ -4,6 +4,7 @@
 package plugin
 
 import (
+	"log/slog"
 	"slices"
 	"testing"
 	"testing/fstest"
@@ -39,7 +40,7 @@ func TestPodsUseOnlyTheNICsOfTheirNamespace(t *testing.T) {
 	for _, c := range []struct {
 		namespace, nic string
 		may            bool
-	}{{"train", "ens1", true}, {"train", "ens2", false}, {"default", "ens2", true}} {
+	}{{"train", "ens1", true}, {"train", "ens2", false}, {"default", "ens2", true}, {"default", "ens1", true}} {
 		parent, err := Allowed(s, conf.Request{Pod: conf.Pod{Namespace: c.namespace}})
 		if err != nil {
 			t.Fatal(err)
@@ -47,5 +48,30 @@ func TestPodsUseOnlyTheNICsOfTheirNamespace(t *testing.T) {
 		if err := parent(plan.Link{Name: conf.LinkName(c.nic)}); (err == nil) != c.may || !c.may && cnierr.CodeOf(err) != cnierr.BadConfig {
 			t.Errorf("%s for a pod of %s: %v, may be the parent: %v", c.nic, c.namespace, err, c.may)
 		}
+		on := &plan.OnVLAN{VLAN: conf.VLAN{ID: 7, NIC: conf.LinkName(c.nic)}}
+		if err := parent(plan.Link{Name: "storage", VLAN: on}); (err == nil) != c.may {
+			t.Errorf("a VLAN of %s for a pod of %s: %v, may be the parent: %v", c.nic, c.namespace, err, c.may)
+		}
+	}
+}
+
+// A plugin that a namespace may not use has leased nothing to its pods.
+func TestOnlyAllowedIPAMPluginsAreCalled(t *testing.T) {
+	t.Parallel()
+	s := settings.Node{Namespaces: map[string]settings.Limits{"train": {IPAMTypes: []string{"host-local"}}, "*": {IPAMTypes: []string{}}}}
+	log := slog.New(slog.DiscardHandler)
+	for _, tt := range []struct{ namespace, kind, want string }{
+		{"train", "host-local", "host-local"},
+		{"default", "host-local", ""},
+		{"train", "dhcp", ""},
+		{"default", conf.PoolType, conf.PoolType},
+		{"default", "", ""},
+	} {
+		if got := ipamPlugin(s, tt.namespace, tt.kind, `{}`, log); got != tt.want {
+			t.Errorf("%+v: got %q", tt, got)
+		}
+	}
+	if g := ForGC(s, conf.GC{IPAM: "dhcp", Raw: `{}`}, log); g.IPAM != "" {
+		t.Errorf("GC has the plugin %q", g.IPAM)
 	}
 }
