@@ -45,6 +45,7 @@ type machine struct {
 	ofOne    map[conf.Attachment][]time.Duration // when it was looked at
 	repaired []time.Duration                     // when
 	after    func(conf.Attachment)
+	stays    error // why nothing can be reset
 }
 
 func (m *machine) Lost(ctx context.Context, at conf.Attachment) (plan.Ops, error) {
@@ -74,12 +75,16 @@ func (m *machine) Repair(_ context.Context, at conf.Attachment) (plan.Ops, error
 	if m.after != nil {
 		m.after(at)
 	}
-	return plan.InPod(plan.Rule{}), nil
+	return plan.InPod(plan.Conflict{}, plan.Rule{}), nil
 }
 
 func (m *machine) Remade(context.Context) []repair.Remade { return nil }
 func (m *machine) Reset(_ context.Context, _ []repair.Remade, repair func([]conf.Attachment) error) error {
 	m.mu.Lock()
+	if m.stays != nil {
+		defer m.mu.Unlock()
+		return m.stays
+	}
 	pods := slices.SortedFunc(maps.Keys(m.why), func(a, b conf.Attachment) int { return cmp.Compare(a.ContainerID, b.ContainerID) })
 	m.mu.Unlock()
 	return repair(pods)
@@ -238,8 +243,14 @@ func TestRepairsAreBoundedAndAllCome(t *testing.T) {
 				t.Fatalf("30 repairs in %v", all[i+30]-all[i])
 			}
 		}
-		if n := len(m.said(t)); n != 100 {
-			t.Errorf("%d calls, want one for each", n)
+		said := m.said(t)
+		if len(said) != 100 {
+			t.Errorf("%d calls, want one for each", len(said))
+		}
+		for _, c := range said { // what asks the wire makes nothing
+			if names := c.Made(); !slices.Equal(names, []string{plan.Op{Kind: plan.Rule{}}.Name()}) {
+				t.Fatalf("said that it has made %q", names)
+			}
 		}
 	})
 }
@@ -402,6 +413,18 @@ func TestAnErrorOfANICIsToldOnceAndEndsWithTheNIC(t *testing.T) {
 		synctest.Wait()
 		if len(m.damaged) > 0 {
 			t.Errorf("%d attachments are damaged a second after the NIC came back", len(m.damaged))
+		}
+		time.Sleep(time.Hour)
+		synctest.Wait()
+		m.mu.Lock()
+		m.nic = cnierr.New(cnierr.BadParent, "select master", "r0", "", "there is no such interface")
+		m.mu.Unlock()
+		m.damage(container(0))
+		m.tells(container(0))
+		time.Sleep(time.Minute)
+		synctest.Wait()
+		if said := m.said(t); len(said) != 2+5 { // five repairs
+			t.Errorf("said %+v, want the error of the NIC again", said)
 		}
 	})
 }

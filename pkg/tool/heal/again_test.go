@@ -1,0 +1,166 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The roce-cni authors
+
+package heal
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/roce-cni/roce-cni/pkg/base/cnierr"
+	"github.com/roce-cni/roce-cni/pkg/plugin/conf"
+	"github.com/roce-cni/roce-cni/pkg/plugin/rdma"
+)
+
+// lacks has Repair be able to do nothing about an attachment, or nil: nothing is wrong. It is
+// looked at then.
+func (m *machine) lacks(at conf.Attachment, why error) {
+	m.mu.Lock()
+	if m.why[at] = why; why == nil {
+		delete(m.why, at)
+	}
+	m.mu.Unlock()
+	m.tells(at)
+}
+
+// What each pod complains of is said of each, and again if it was well meanwhile.
+func TestAnErrorIsSaidOfEachPodAndEachTime(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		m := newMachine(t, 3)
+		synctest.Wait()
+		bad := func(i int) error {
+			return cnierr.New(cnierr.Damaged, "check route of", fmt.Sprint("pod ", i), "", "another program has made it")
+		}
+		says := func(want int) {
+			t.Helper()
+			time.Sleep(20 * time.Minute)
+			synctest.Wait()
+			said := m.said(t)
+			if len(said) != want {
+				t.Fatalf("%d errors are said, want %d: %+v", len(said), want, said)
+			}
+		}
+		m.lacks(container(0), bad(0))
+		m.lacks(container(1), bad(1))
+		says(2)
+		if said := m.said(t); said[0].ContainerID == said[1].ContainerID || said[0].Code != cnierr.Damaged {
+			t.Errorf("said %+v", said)
+		}
+		m.lacks(container(0), nil)
+		says(2)
+		m.lacks(container(0), bad(0))
+		says(3)
+	})
+}
+
+// A call of the runtime works on the pod, so nothing is wrong with it yet.
+func TestAnAttachmentThatIsBusyIsLookedAtSoonAgain(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		m := newMachine(t, 1)
+		synctest.Wait()
+		before := m.looks
+		m.lacks(container(0), cnierr.New(cnierr.TryAgain, "lock", "c000", "", "another call has it"))
+		time.Sleep(time.Minute)
+		synctest.Wait()
+		if n := m.looks - before; n < 20 || n > 31 || len(m.said(t)) > 0 {
+			t.Errorf("%d looks in a minute, want one in two seconds; said %+v", n, m.said(t))
+		}
+	})
+}
+
+func TestAResetThatFailsIsSaidAndTriedLater(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		m := newMachine(t, 1)
+		m.All = true
+		synctest.Wait()
+		m.stays = cnierr.New(cnierr.IO, "set GIDs of", "mlx5_0", "", "no")
+		before := m.looks
+		m.lacks(container(0), &rdma.MovedError{Port: "mlx5_0/1", Was: 3, Is: 4})
+		time.Sleep(time.Minute)
+		synctest.Wait()
+		if said := m.said(t); len(said) != 1 || !strings.Contains(said[0].Error, "mlx5_0") || m.looks-before < 2 {
+			t.Errorf("said %+v after %d looks", said, m.looks-before)
+		}
+	})
+}
+
+func TestARecordOfAnADDThatDidNotFinishIsNotFollowed(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		m := newMachine(t, 1)
+		synctest.Wait()
+		rec, err := m.Records.Load(container(0))
+		fatal(t, err)
+		release, err := m.Records.Lock(t.Context(), rec.ContainerID)
+		fatal(t, err)
+		rec.Committed = false
+		fatal(t, m.Records.Save(rec))
+		release()
+		time.Sleep(2 * sweepEvery)
+		synctest.Wait()
+		if m.get(container(0)) != nil {
+			t.Error("it is followed")
+		}
+	})
+}
+
+// One that held for some time is repaired as soon as at the first time.
+func TestAnAttachmentThatHeldIsNotLeftAlone(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		m := newMachine(t, 1)
+		synctest.Wait()
+		again := true
+		m.after = func(at conf.Attachment) {
+			if again {
+				go func() { time.Sleep(time.Second); m.damage(at); m.tells(at) }()
+			}
+		}
+		m.damage(container(0))
+		m.tells(container(0))
+		time.Sleep(30 * time.Minute)
+		synctest.Wait()
+		m.mu.Lock()
+		again = false
+		m.mu.Unlock()
+		time.Sleep(time.Hour)
+		before := len(m.repairs())
+		for range 2 {
+			m.damage(container(0))
+			m.tells(container(0))
+			time.Sleep(15 * time.Second)
+		}
+		synctest.Wait()
+		if n := len(m.repairs()) - before; n != 2 {
+			t.Errorf("%d repairs of two in half a minute", n)
+		}
+	})
+}
+
+// A healer that makes routes again, and nothing else, needs no news of RDMA devices.
+func TestAnRDMADeviceIsAReasonIfAllIsHealed(t *testing.T) {
+	t.Parallel()
+	for all, want := range map[bool]int{false: 0, true: 1} {
+		synctest.Test(t, func(t *testing.T) {
+			m := newMachine(t, 2)
+			m.All = all
+			synctest.Wait()
+			m.Healer.mu.Lock()
+			m.attachments[container(1)].rdma = true
+			m.Healer.mu.Unlock()
+			before := m.looks
+			m.Note(Event{RDMA: true})
+			time.Sleep(time.Minute)
+			synctest.Wait()
+			if n := m.looks - before; n != want {
+				t.Errorf("all %t: %d looks, want %d", all, n, want)
+			}
+		})
+	}
+}
