@@ -54,8 +54,10 @@ func TestOneNodeCannotMakeTheReaperKeepWhatItLikes(t *testing.T) {
 		t.Errorf("%d blocks and %d free leases are kept, want %d each and one", blocks, len(o.Idle), want)
 	}
 	want := []reconcile.Crowd{
-		{Kind: "RailBlock", Node: "foe", Count: 3000}, {Kind: "RailLease", Node: "foe", Count: 3000},
-		{Kind: "RailBlock", Node: "a-foe", Count: 1100}, {Kind: "RailLease", Node: "a-foe", Count: 1100},
+		{Kind: "RailBlock", Node: "foe", Count: 3000},
+		{Kind: "RailLease", Node: "foe", Count: 3000},
+		{Kind: "RailBlock", Node: "a-foe", Count: 1100},
+		{Kind: "RailLease", Node: "a-foe", Count: 1100},
 	}
 	if !slices.Equal(o.Crowds, want) {
 		t.Errorf("too many have %v, want %v", o.Crowds, want)

@@ -336,8 +336,10 @@ func TestAChangeIsAReasonToLookAtWhatItConcerns(t *testing.T) {
 func TestAChangeOfWhatAnAttachmentHasConcernsIt(t *testing.T) {
 	t.Parallel()
 	links := plan.Ops{
-		{Place: plan.Pod, Kind: plan.Child{Name: "net1", Parent: "r0"}}, {Place: plan.Host, Kind: plan.Up{Link: "veth1"}},
-		{Place: plan.Host, Shared: true, Kind: plan.Up{Link: "r0.7"}}, {Place: plan.Pod, Kind: plan.Up{Link: "net1"}},
+		{Place: plan.Pod, Kind: plan.Child{Name: "net1", Parent: "r0"}},
+		{Place: plan.Host, Kind: plan.Up{Link: "veth1"}},
+		{Place: plan.Host, Shared: true, Kind: plan.Up{Link: "r0.7"}},
+		{Place: plan.Pod, Kind: plan.Up{Link: "net1"}},
 	}
 	routes := append(slices.Clone(links), plan.Op{Place: plan.Host, Kind: plan.Route{Link: "veth1"}})
 	in := append(slices.Clone(links), plan.Op{Place: plan.Pod, Kind: plan.Route{Link: "net1"}})

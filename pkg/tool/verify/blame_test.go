@@ -202,7 +202,8 @@ func TestEachFaultHasItsRailsAndNoOther(t *testing.T) {
 		"nothing": {nil, nil, "a: .,. b: .,. c: .,-"},
 		"no GID in a pod": {
 			[]report.Answer{problem(GID, "all rails of a", "none", "", "")},
-			[]string{"all rails of a: none"}, "a: I,I b: .,. c: .,-",
+			[]string{"all rails of a: none"},
+			"a: I,I b: .,. c: .,-",
 		},
 		"a gateway, and a rail that is silent": {
 			[]report.Answer{
@@ -222,18 +223,21 @@ func TestEachFaultHasItsRailsAndNoOther(t *testing.T) {
 		},
 		"a pod that was tested with one other": {
 			[]report.Answer{problem(Reach, "rail 0 of a to c", "silent", "", ""), good(Reach, "rail 0 of a to b", "")},
-			[]string{"rail 0 of a to c: silent"}, "a: x,. b: .,. c: x,-",
+			[]string{"rail 0 of a to c: silent"},
+			"a: x,. b: .,. c: x,-",
 		},
 		"different rails, one of which is lost": {
 			[]report.Answer{
 				problem(Reach, "rail 0 of a to b", "silent", "", ""), problem(Reach, "rail 0 of a to c", "silent", "", ""),
 				problem(Reach, "rail 1 of b to rail 0 of a", "silent", "", ""),
 			},
-			[]string{"rail 0 of a: reach fails with all 2 other pods: silent"}, "a: X,. b: .,. c: .,-",
+			[]string{"rail 0 of a: reach fails with all 2 other pods: silent"},
+			"a: X,. b: .,. c: .,-",
 		},
 		"a rail of which one test could not run": {
 			[]report.Answer{cannotTell(GatewayUp, "rail 1 of b", "no right", "root"), problem(Routing, "rail 1 of b", "down", "", "")},
-			[]string{"rail 1 of b: down"}, "a: .,. b: .,R c: .,-",
+			[]string{"rail 1 of b: down"},
+			"a: .,. b: .,R c: .,-",
 		},
 		"a test that could not run": {
 			[]report.Answer{cannotTell(GatewayUp, "rail 1 of b", "no right", "root"), cannotTell(Handshake, "rail 0 of a to b", "not tested", "rping")},

@@ -92,8 +92,10 @@ func TestEachFaultIsOneLine(t *testing.T) {
 			want:    "rail 1: routing fails in 2 of 64 pods: gpu-0000, gpu-0063; gpu-0000: no rule",
 		},
 		"a rail of many pods": {
-			unruled: func(rail int, pod string) bool { return rail == 1 && among(pod, 0, 1, 4, 5, 6, 8, 10, 12, 14, 16, 18, 20, 22) },
-			want:    "rail 1: routing fails in 13 of 64 pods: gpu-0000, gpu-0001, gpu-0004 to gpu-0006, gpu-0008, gpu-0010, gpu-0012, gpu-0014, gpu-0016 and 3 more; gpu-0000: no rule",
+			unruled: func(rail int, pod string) bool {
+				return rail == 1 && among(pod, 0, 1, 4, 5, 6, 8, 10, 12, 14, 16, 18, 20, 22)
+			},
+			want: "rail 1: routing fails in 13 of 64 pods: gpu-0000, gpu-0001, gpu-0004 to gpu-0006, gpu-0008, gpu-0010, gpu-0012, gpu-0014, gpu-0016 and 3 more; gpu-0000: no rule",
 		},
 		"what a rule that is lost explains": {
 			unruled: func(rail int, pod string) bool { return rail == 1 && among(pod, 23) },
