@@ -4,7 +4,6 @@
 package main
 
 import (
-	"context"
 	"errors"
 	"fmt"
 	"io"
@@ -25,8 +24,6 @@ type generateFlags struct {
 	nodes   []string
 	cluster cluster.Fleet
 	choice  generate.Choice
-	// reports is cluster.Reports, or what a test has in its place.
-	reports func(context.Context, io.Writer) (nodes []fleet.Node, unreported []string, err error)
 }
 
 // generateCommand returns the command. As a plugin of kubectl it is about the cluster.
@@ -57,9 +54,6 @@ func (f *generateFlags) register(cmd *cobra.Command, plugin bool) {
 	cmd.Flags().BoolVar(&f.all, "cluster", plugin, "write the objects for all nodes")
 	cmd.Flags().StringSliceVar(&f.nodes, "nodes", nil, "with --cluster, only these nodes: `NAME,...`")
 	f.cluster.Register(cmd, "with --cluster, ")
-	f.reports = func(ctx context.Context, w io.Writer) ([]fleet.Node, []string, error) {
-		return f.cluster.Reports(ctx, w)
-	}
 	cmd.Flags().StringVar(&f.choice.Name, "name", "rails", "the `NAME` of the network, the RailPool and the resource")
 	cmd.Flags().StringVar(&f.choice.Namespace, "namespace", "", "the `NAMESPACE` of the network and the test pods (default that of kubectl)")
 	cmd.Flags().StringVar(&f.choice.Subnet, "subnet", "", "the `TEMPLATE` of the rails' subnets (default the subnets of the NICs' addresses)")
@@ -79,15 +73,11 @@ func (f *generateFlags) documents(cmd *cobra.Command) ([]generate.Document, erro
 	case f.from != "":
 		return convert(cmd, f.from)
 	case f.all:
-		nodes, unreported, err := f.reports(cmd.Context(), cmd.ErrOrStderr())
+		nodes, unreported, err := f.cluster.Reports(cmd.Context(), cmd.ErrOrStderr())
 		if err != nil {
 			return nil, err
 		}
-		docs, err := generate.Cluster(nodes, unreported, f.nodes, f.choice)
-		if err != nil {
-			return nil, cnierr.New(cnierr.BadConfig, "generate", "objects", "kubectl roce rails shows the NICs of all nodes; --nodes leaves nodes out", "%w", err)
-		}
-		return docs, nil
+		return f.ofCluster(nodes, unreported)
 	}
 	if err := notOfNode(cmd, "nodes", "kubeconfig", "context"); err != nil {
 		return nil, err
@@ -102,6 +92,15 @@ func (f *generateFlags) documents(cmd *cobra.Command) ([]generate.Document, erro
 		return nil, cnierr.New(cnierr.NoRDMA, "generate", "objects", "rocectl rails shows the NICs of the node", "%w", err)
 	case err != nil:
 		return nil, cnierr.New(cnierr.BadConfig, "generate", "objects", "correct the flag that the message names; rocectl rails shows the NICs of the node", "%w", err)
+	}
+	return docs, nil
+}
+
+// ofCluster returns the objects for nodes with reports.
+func (f *generateFlags) ofCluster(nodes []fleet.Node, unreported []string) ([]generate.Document, error) {
+	docs, err := generate.Cluster(nodes, unreported, f.nodes, f.choice)
+	if err != nil {
+		return nil, cnierr.New(cnierr.BadConfig, "generate", "objects", "kubectl roce rails shows the NICs of all nodes; --nodes leaves nodes out", "%w", err)
 	}
 	return docs, nil
 }

@@ -4,8 +4,6 @@
 package main
 
 import (
-	"context"
-	"io"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -68,13 +66,11 @@ func TestObjectsOfTheClusterSayWhichNodesTheyAreAbout(t *testing.T) {
 		var f generateFlags
 		cmd := &cobra.Command{}
 		f.register(cmd, true)
-		f.reports = func(context.Context, io.Writer) ([]fleet.Node, []string, error) {
-			return []fleet.Node{{Name: "gpu-0", Report: fleet.Report{Rails: []fleet.Rail{{Netdev: "ens1", Vendor: "15b3", DeviceID: "1021", GIDs: 256}}}}}, []string{"gpu-1"}, nil
-		}
 		if err := cmd.ParseFlags(append(strings.Fields(c.args), "--subnet", "172.{rail+16}.0.0/16")); err != nil {
 			t.Fatal(err)
 		}
-		docs, err := f.documents(cmd)
+		reported := fleet.Node{Name: "gpu-0", Report: fleet.Report{Rails: []fleet.Rail{{Netdev: "ens1", Vendor: "15b3", DeviceID: "1021", GIDs: 256}}}}
+		docs, err := f.ofCluster([]fleet.Node{reported}, []string{"gpu-1"})
 		got, unwritten := generate.Text(docs)
 		if err != nil {
 			got = err.Error()
