@@ -19,6 +19,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/roce-cni/roce-cni/integration/cnitest"
 )
 
 func TestANamespaceIsNotGoneBecauseWeCannotLook(t *testing.T) {
@@ -166,20 +168,13 @@ func TestANamespaceThatIsMountedTwiceIsNotRemoved(t *testing.T) {
 
 // No other test runs at the same time, so that the number of open files is theirs.
 func TestWhatIsLookedAtIsClosed(t *testing.T) { //nolint:paralleltest // see above
-	open := func() int {
-		files, err := os.ReadDir("/proc/self/fd")
-		if err != nil {
-			t.Fatal(err)
-		}
-		return len(files)
-	}
 	own, err := Own()
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer own.Close()
 	const times = 50
-	before := open()
+	before := cnitest.OpenFiles(t)
 	for range times {
 		_, _ = Open("/proc/self/ns/uts")
 		_ = own.Enter(func() error { return nil })
@@ -188,7 +183,7 @@ func TestWhatIsLookedAtIsClosed(t *testing.T) { //nolint:paralleltest // see abo
 		}
 		_ = Find("/proc/self/ns/net", ID{})
 	}
-	if after := open(); after > before+times/2 {
+	if after := cnitest.OpenFiles(t); after > before+times/2 {
 		t.Errorf("%d files are open, %d were", after, before)
 	}
 }

@@ -126,6 +126,17 @@ func TestAttributesAreWrittenAsTheyAreRead(t *testing.T) {
 	}
 }
 
+// dial connects to rtnetlink until the end of the test.
+func dial(t *testing.T) *Conn {
+	t.Helper()
+	c, err := Dial(unix.NETLINK_ROUTE)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(c.Close)
+	return c
+}
+
 func TestAProtocolThatTheKernelLacksIsRecognisedByItsErrno(t *testing.T) {
 	t.Parallel()
 	if _, err := Dial(31); !errors.Is(err, unix.EPROTONOSUPPORT) {
@@ -135,11 +146,7 @@ func TestAProtocolThatTheKernelLacksIsRecognisedByItsErrno(t *testing.T) {
 
 func TestADumpThatFailsIsNotTakenForAnEmptyOne(t *testing.T) {
 	t.Parallel()
-	c, err := Dial(unix.NETLINK_ROUTE)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer c.Close()
+	c := dial(t)
 	over, cancel := context.WithCancel(t.Context())
 	cancel()
 	for name, tt := range map[string]struct {
@@ -162,11 +169,7 @@ func TestADumpThatFailsIsNotTakenForAnEmptyOne(t *testing.T) {
 // after the other on one socket.
 func TestEachRequestOfABatchHasItsOwnAnswer(t *testing.T) {
 	t.Parallel()
-	c, err := Dial(unix.NETLINK_ROUTE)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer c.Close()
+	c := dial(t)
 	const count = 4
 	for fails := range 1 << count {
 		var reqs []Request
@@ -194,11 +197,7 @@ func TestEachRequestOfABatchHasItsOwnAnswer(t *testing.T) {
 // What was read stays as it is when more is read.
 func TestAnAnswerStays(t *testing.T) {
 	t.Parallel()
-	c, err := Dial(unix.NETLINK_ROUTE)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer c.Close()
+	c := dial(t)
 	links, err := c.Dump(t.Context(), Request{Type: unix.RTM_GETLINK, Body: make([]byte, unix.SizeofIfInfomsg)})
 	if err != nil || len(links) == 0 {
 		t.Fatal(links, err)

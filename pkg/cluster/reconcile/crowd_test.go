@@ -16,13 +16,15 @@ import (
 )
 
 // flood makes that many blocks and free leases of pools, as an agent can that was taken over.
+// Without a node it makes leases alone, as an operator can.
 func (c *cluster) flood(pool, node string, n int) {
 	c.t.Helper()
 	for i := range n {
 		name := fmt.Sprintf("%s-%d", pool, i)
-		if node == "" { // an operator makes leases alone
-		} else if _, err := c.Create(c.t.Context(), block.Block{Name: name, Spec: block.Spec{Pool: pool, Index: i, Size: 16, Owner: block.Owner{NodeName: node, MachineID: "machine-of-" + node}}}); err != nil {
-			c.t.Fatal(err)
+		if node != "" {
+			if _, err := c.Create(c.t.Context(), block.Block{Name: name, Spec: block.Spec{Pool: pool, Index: i, Size: 16, Owner: block.Owner{NodeName: node, MachineID: "machine-of-" + node}}}); err != nil {
+				c.t.Fatal(err)
+			}
 		}
 		name = fmt.Sprintf("%s-s%d", pool, i)
 		if _, err := c.kept.Create(c.t.Context(), sticky.Lease{Name: name, Spec: sticky.Spec{Pool: pool, Slot: i, Namespace: "default", Pod: fmt.Sprintf("x-%d", i), Interface: "net1"}}); err != nil {

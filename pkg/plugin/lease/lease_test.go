@@ -17,6 +17,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/roce-cni/roce-cni/integration/cnitest"
 	"github.com/roce-cni/roce-cni/pkg/base/cnierr"
 	"github.com/roce-cni/roce-cni/pkg/base/netns"
 	"github.com/roce-cni/roce-cni/pkg/base/trusted"
@@ -212,16 +213,11 @@ func TestRejectedAddressesAreNotGivenAgain(t *testing.T) {
 // because it counts open files.
 func TestNoLockOfAContainerStaysOpen(t *testing.T) {
 	n := newNode(t, sources()["another IPAM plugin"])
-	open := func() int {
-		files, err := os.ReadDir("/proc/self/fd")
-		must(t, err)
-		return len(files)
-	}
 	n.acquire("pod-0", "")
-	before := open()
+	before := cnitest.OpenFiles(t)
 	n.acquire("pod-0", "")
 	must(t, n.allocator().Release(t.Context(), n.record("pod-0")))
-	if after := open(); after != before {
+	if after := cnitest.OpenFiles(t); after != before {
 		t.Errorf("%d files are open, %d were", after, before)
 	}
 }

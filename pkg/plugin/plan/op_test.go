@@ -97,8 +97,7 @@ func TestAParentIsThatOfTheLink(t *testing.T) {
 	}
 }
 
-// TestASharedLinkIsTheSameByItsName: of one that was made when its NIC had another index,
-// too.
+// TestASharedLinkIsTheSameByItsName, even if its NIC had another index when it was made.
 func TestASharedLinkIsTheSameByItsName(t *testing.T) {
 	t.Parallel()
 	op := func(place plan.Place, shared bool, k plan.Kind) plan.Op {

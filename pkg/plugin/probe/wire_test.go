@@ -15,6 +15,7 @@ import (
 	"github.com/mdlayher/packet"
 	"golang.org/x/sys/unix"
 
+	"github.com/roce-cni/roce-cni/integration/cnitest"
 	"github.com/roce-cni/roce-cni/pkg/base/cnierr"
 	"github.com/roce-cni/roce-cni/pkg/plugin/conf"
 	"github.com/roce-cni/roce-cni/pkg/plugin/plan"
@@ -125,7 +126,7 @@ func TestNothingStaysOpen(t *testing.T) {
 	four, six := pod.target("pb0", ours4, gateway4), pod.target("pb0", ours6, gateway6)
 	lost := pod.target("pb0", ours4, gateway4)
 	lost.Link = "pbnone"
-	before, p := openFiles(t), pod.prober()
+	before, p := cnitest.OpenFiles(t), pod.prober()
 	for _, op := range plan.InPod(
 		conflictOp(four, six), gatewayOp(four),
 		plan.Announce{Targets: []plan.Target{four, six}},
@@ -135,7 +136,7 @@ func TestNothingStaysOpen(t *testing.T) {
 		_ = p.Do(t.Context(), op) // other tests look at the errors
 	}
 	p.Close()
-	if after := openFiles(t); after != before {
+	if after := cnitest.OpenFiles(t); after != before {
 		t.Errorf("%d files are open, %d were before", after, before)
 	}
 	await(t, "no packet socket is left in the kernel", func() bool { return pod.packetSockets() == 0 })
@@ -221,15 +222,6 @@ func (s *space) packetSockets() (n int) {
 		return err
 	}))
 	return n
-}
-
-func openFiles(t *testing.T) int {
-	t.Helper()
-	list, err := os.ReadDir("/proc/self/fd")
-	if err != nil {
-		t.Fatal(err)
-	}
-	return len(list)
 }
 
 func TestWithoutTheRightToSendFramesTheHintNamesIt(t *testing.T) {

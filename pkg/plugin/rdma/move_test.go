@@ -16,6 +16,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/roce-cni/roce-cni/integration/cnitest"
 	"github.com/roce-cni/roce-cni/pkg/base/cnierr"
 	"github.com/roce-cni/roce-cni/pkg/base/netns"
 	"github.com/roce-cni/roce-cni/pkg/plugin/conf"
@@ -41,7 +42,7 @@ func verbs(names ...string) fstest.MapFS {
 
 // TestMoveIsIdempotentAndUndoneOnce is not parallel, because it counts open files.
 func TestMoveIsIdempotentAndUndoneOnce(t *testing.T) {
-	before := openFiles(t)
+	before := cnitest.OpenFiles(t)
 	n, op := movable()
 	s := n.subsystem(t, verbs("mlx5_0", "mlx5_1"))
 	if err := s.Undo(t.Context(), plan.Op{Place: plan.Host, Kind: op}); err != nil {
@@ -68,7 +69,7 @@ func TestMoveIsIdempotentAndUndoneOnce(t *testing.T) {
 	if err := s.Undo(t.Context(), plan.Op{Place: plan.Host, Kind: op}); err != nil || n.devices[0].in != plan.Pod {
 		t.Errorf("undo took the pod's other device: it is in %s, %v", n.devices[0].in, err)
 	}
-	if after := openFiles(t); after != before {
+	if after := cnitest.OpenFiles(t); after != before {
 		t.Errorf("%d files are open, %d were: namespaces stay while a file of theirs is open", after, before)
 	}
 }

@@ -14,6 +14,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/roce-cni/roce-cni/integration/cnitest"
 	"github.com/roce-cni/roce-cni/pkg/plugin/plan"
 	"github.com/roce-cni/roce-cni/pkg/plugin/rdma/discover"
 	"github.com/roce-cni/roce-cni/pkg/plugin/rdma/gidtable"
@@ -27,7 +28,7 @@ func TestTablesInFilesOfTheSystemAreReadAsThoseInMemory(t *testing.T) {
 	memory["class/infiniband/mlx5_1/ports/1/state"] = memory["class/infiniband/mlx5_0/ports/1/gids/0"]
 	dir := t.TempDir()
 	must(t, os.CopyFS(dir, memory))
-	before := openFiles(t)
+	before := cnitest.OpenFiles(t)
 	got, size, err := gidtable.New(os.DirFS(dir), "mlx5_0", 1).Entries()
 	want, wantSize, wantErr := gidtable.New(memory, "mlx5_0", 1).Entries()
 	if diff := cmp.Diff(texts(want), texts(got)); diff != "" || size != wantSize || size != 5 || err != nil || wantErr != nil {
@@ -49,7 +50,7 @@ func TestTablesInFilesOfTheSystemAreReadAsThoseInMemory(t *testing.T) {
 	if _, _, err := gidtable.New(os.DirFS(dir), "mlx5_0", 1).Entries(); err == nil || !strings.Contains(err.Error(), "index 3: read "+bad) {
 		t.Errorf("a file cannot be read: got %v", err)
 	}
-	if after := openFiles(t); after != before {
+	if after := cnitest.OpenFiles(t); after != before {
 		t.Errorf("%d files are open, %d were", after, before)
 	}
 }
@@ -74,11 +75,4 @@ func texts(entries []gidtable.Entry) (out []string) {
 		out = append(out, e.GID.String()+" "+e.Type+" "+e.Netdev)
 	}
 	return out
-}
-
-func openFiles(t *testing.T) int {
-	t.Helper()
-	files, err := os.ReadDir("/proc/self/fd")
-	must(t, err)
-	return len(files)
 }
