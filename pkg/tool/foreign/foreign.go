@@ -125,12 +125,17 @@ func (w *Watcher) news(about string, err error) bool {
 }
 
 func (w *Watcher) watch(ctx context.Context) error {
-	clear(w.devices) // those of an ib_core that was loaded before
 	p, err := newProbe(w.Tracing)
 	if err != nil {
 		return err
 	}
 	defer p.close()
+	return w.follow(ctx, p)
+}
+
+// follow tells what a probe sees, until the context ends or the probe fails.
+func (w *Watcher) follow(ctx context.Context, p *probe) error {
+	clear(w.devices) // those of an ib_core that was loaded before
 	if _, err := w.name(p); err != nil {
 		return err
 	}
@@ -147,6 +152,7 @@ func (w *Watcher) watch(ctx context.Context) error {
 			}
 			tried = now
 		}
+		var err error
 		if pause, err = w.look(ctx, p); err != nil {
 			return err
 		}
@@ -284,6 +290,11 @@ func (w *Watcher) judge(ctx context.Context, uses []use) {
 		w.tables.Fail(w.Clock)
 		return
 	}
+	w.settle(records, threads, tables)
+}
+
+// settle tells which of the entries that threads use are foreign, as the tables show.
+func (w *Watcher) settle(records []record.Record, threads map[place]uint32, tables []gids.Table) {
 	w.tables = pace.Pause{}
 	clear(w.again)
 	for at, thread := range threads {

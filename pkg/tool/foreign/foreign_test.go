@@ -42,6 +42,7 @@ a
 CPU:1 [LOST 17 EVENTS]
     kworker/u8:1-14      [001] .....    33.116061: gid: (rdma_get_gid_attr+0x4/0xf0 [ib_core]) dev=0xffff888007312000 port=1 index=1 from=0xffffffffc04e9cc4 caller=rxe_init_packet+0x34/0x150 [rdma_rxe]
 CPU:0 [LOST EVENTS]
+            odd-170     [000] .....    33.200000: gid: (rdma_get_gid_attr+0x4/0xf0 [ib_core]) dev=0xffff888007312000 port=1 index=99999999999999999999 from=0xffffffffc045dd4d caller=rdma_fill_sgid_attr+0x9d/0xc0 [ib_core]
 `
 
 func TestLinesOfTheKernelAreRead(t *testing.T) {
@@ -143,11 +144,13 @@ func TestOnlyTheGIDOfAnotherPodIsForeign(t *testing.T) {
 		{Device: "rxe0", Port: 1, Entries: []gids.Entry{
 			entry(0, gids.Owner{Link: "r0"}), entry(1, of(77)), entry(2, of(88)), entry(3), entry(4, of(88), of(77)), entry(5, of(88), gids.Owner{Link: "r0"}),
 			entry(6, stranger), added(7, "2"), added(8, "1", stranger), added(10, "fe80:88", of(88)), added(11, "fe80:88"), added(12, "r1"), added(13, "2", stranger),
+			added(14, "1", of(88)),
 		}},
+		{Device: "rxe0", Port: 2, Entries: []gids.Entry{added(1, "port 2", of(88)), added(3, "port 2", of(88))}},
 		{Device: "rxe1", Port: 1, Entries: []gids.Entry{added(1, "r1", of(88))}},
 		{Device: "rxe0", Port: 1, Holder: &gids.Owner{}, Entries: []gids.Entry{entry(1, of(88)), entry(9, of(88))}}, // its pod has it alone
 	}
-	foreign := []int{2, 7, 10, 12, 13} // 7, 12 and 13 have an address that the pod has added
+	foreign := []int{2, 7, 10, 12, 13, 14} // 7, 12 and 13 have an address that the pod has added
 	for index := range 15 {
 		if other := (place{77, "rxe0", 1, index}).owner(tables); (other != nil) != slices.Contains(foreign, index) {
 			t.Errorf("index %d: owner %v, want one of %v", index, other, foreign)
@@ -164,6 +167,7 @@ func TestRecordsDecideOnlyWhatIsCertain(t *testing.T) {
 	sys := fstest.MapFS{}
 	for index, e := range []struct{ addr, netdev string }{
 		{"10.0.0.1", "r0"}, {"10.1.0.1", "net1"}, {"10.1.0.2", "net1"}, {"10.1.0.9", "net1"}, {"10.1.0.4", "net1"}, {"10.1.0.5", "r0"}, {"10.1.0.6", "net1"},
+		{"10.1.0.7", "net1"}, {"10.1.0.8", "net1"}, {"10.1.0.10", "net1"},
 	} {
 		sys[fmt.Sprint(port, "gids/", index)] = &fstest.MapFile{Data: []byte(plan.GIDText(netip.MustParseAddr(e.addr)) + "\n")}
 		sys[fmt.Sprint(port, "gid_attrs/ndevs/", index)] = &fstest.MapFile{Data: []byte(e.netdev + "\n")}
@@ -172,21 +176,30 @@ func TestRecordsDecideOnlyWhatIsCertain(t *testing.T) {
 		g := plan.GID{Device: plan.RDMADevice{Name: device, Port: 1}, Targets: []plan.GIDTarget{{Link: "net1", Addr: netip.MustParseAddr(addr), Index: &index}}}
 		return record.Record{Attachment: conf.Attachment{ContainerID: conf.ContainerID(fmt.Sprint(ino))}, NetnsID: netns.ID{Ino: ino}, Plan: plan.Plan{Ops: plan.OnHost(g)}}
 	}
+	port2 := rec(88, "rxe0", "10.1.0.8", 8) // of another port
+	for g := range plan.All[plan.GID](port2.Plan.Ops) {
+		g.Device.Port = 2
+		port2.Plan.Ops = plan.OnHost(g)
+	}
 	records := []record.Record{
 		rec(77, "rxe0", "10.1.0.1", 1), rec(88, "rxe0", "10.1.0.2", 2),
 		rec(88, "rxe0", "10.1.0.3", 3),                                 // its index has another address now
 		rec(88, "rxe0", "10.1.0.4", 4), rec(99, "rxe0", "10.1.0.4", 9), // two have the address
-		rec(88, "rxe0", "10.1.0.5", 5), // the host has the entry now
-		rec(88, "rxe1", "10.1.0.6", 6), // of another device
+		rec(88, "rxe0", "10.1.0.5", 5),                                 // the host has the entry now
+		rec(88, "rxe1", "10.1.0.6", 6),                                 // of another device
+		rec(88, "rxe0", "10.1.0.7", 7), rec(77, "rxe1", "10.1.0.7", 7), // the user has the address elsewhere
+		port2,
+		rec(88, "rxe0", "10.1.0.10", 9), rec(99, "rxe0", "10.1.0.10", 9), // two have the place
 	}
 	w := New(Config{Sys: sys})
-	for index, want := range []struct {
-		owner   uint64
-		decided bool
-	}{{}, {0, true}, {88, true}, {}, {}, {}, {}, {}} {
+	for index := range 11 {
 		owner, decided := w.recorded(records, place{77, "rxe0", 1, index})
-		if decided != want.decided || decided && (owner == nil) != (want.owner == 0) || decided && owner != nil && owner.ID.Ino != want.owner {
-			t.Errorf("index %d: owner %v, decided %v, want %+v", index, owner, decided, want)
+		if want := index == 1 || index == 2; decided != want || index == 1 && owner != nil {
+			t.Errorf("index %d: owner %v, decided %v, want %v", index, owner, decided, want)
+		}
+		want := gids.Owner{ContainerID: "88", Link: "net1", Addr: netip.MustParseAddr("10.1.0.2"), ID: netns.ID{Ino: 88}}
+		if index == 2 && (owner == nil || *owner != want) {
+			t.Errorf("index 2: owner %+v, want %+v", owner, want)
 		}
 	}
 }
@@ -219,11 +232,62 @@ func watcherOf(t *testing.T) *Watcher {
 
 func TestAlarmNeedsNoTableOfTheNodeWhereTheRecordsDecide(t *testing.T) {
 	t.Parallel()
+	proc := func(text ...string) fstest.MapFS {
+		out := fstest.MapFS{}
+		for i := 0; i < len(text); i += 2 {
+			out[text[i]+"/ns/net"] = &fstest.MapFile{Data: []byte(text[i+1]), Mode: fs.ModeSymlink}
+		}
+		return out
+	}
+	own, err := netns.At("/proc/self/ns/net")
+	if err != nil {
+		t.Fatal(err)
+	}
+	same := func(r record.Record) []record.Record { return []record.Record{r} }
+	for name, c := range map[string]struct {
+		proc    fstest.MapFS
+		records func(record.Record) []record.Record
+		alarms  int
+		decided bool
+	}{
+		"of another pod":       {proc("5", "net:[77]"), same, 1, true},
+		"the own one":          {proc("5", fmt.Sprintf("net:[%d]", own.Ino)), same, 0, true},
+		"of the host":          {proc("5", "net:[77]", "self", "net:[77]"), same, 0, true},
+		"a thread that ended":  {proc(), same, 0, true},
+		"a pod that is gone":   {proc("5", "net:[77]"), func(r record.Record) []record.Record { r.Netns, r.NetnsID.Ino = t.TempDir()+"/gone", 6; return same(r) }, 0, false},
+		"two with the address": {proc("5", "net:[77]"), func(r record.Record) []record.Record { return []record.Record{r, r} }, 0, false},
+	} {
+		w := watcherOf(t)
+		all := w.Records
+		w.Proc, w.Records = c.proc, func() ([]record.Record, error) { r, err := all(); return c.records(r[0]), err }
+		w.judge(t.Context(), []use{{thread: 5, device: 1, port: 1, index: 3}})
+		told, _, err := w.Calls.After("")
+		if err != nil || len(told) != c.alarms || len(told) > 0 && !strings.Contains(told[0].Error, "which is 10.1.0.2 of ml/p2") {
+			t.Errorf("%s: alarms %+v, error %v, want %d that name ml/p2", name, told, err, c.alarms)
+		}
+		if c.decided && (len(w.again) > 0 || w.tables != pace.Pause{}) {
+			t.Errorf("%s: the tables were read, and %v waits", name, w.again)
+		}
+	}
+}
+
+// What the records do not decide, the tables do.
+func TestAlarmIsAboutTheOwnerInTheTables(t *testing.T) {
+	t.Parallel()
 	w := watcherOf(t)
-	w.judge(t.Context(), []use{{thread: 5, device: 1, port: 1, index: 3}})
-	all, _, err := w.Calls.After("")
-	if err != nil || len(all) != 1 || !strings.Contains(all[0].Error, "which is 10.1.0.2 of ml/p2") {
-		t.Errorf("alarms %+v, error %v, want one that names ml/p2", all, err)
+	foreign, own := place{77, "rxe0", 1, 4}, place{77, "rxe0", 1, 5}
+	w.again, w.tables = map[place]uint32{foreign: 5, own: 5}, pace.Pause{Until: time.Hour, Wait: time.Minute}
+	entry := func(index int, ino uint64) gids.Entry {
+		o := gids.Owner{Pod: conf.Pod{Namespace: "ml", Name: fmt.Sprint("p", ino)}, ContainerID: "c", Addr: netip.MustParseAddr("10.1.0.4"), ID: netns.ID{Ino: ino}}
+		return gids.Entry{Index: index, GID: fmt.Sprint(index), Owners: []gids.Owner{o}}
+	}
+	w.settle(nil, map[place]uint32{foreign: 5, own: 5}, []gids.Table{{Device: "rxe0", Port: 1, Entries: []gids.Entry{entry(4, 88), entry(5, 77)}}})
+	told, _, err := w.Calls.After("")
+	if err != nil || len(told) != 1 || !strings.Contains(told[0].Error, "uses index 4 of the GID table of rxe0/1, which is 10.1.0.4 of ml/p88: ") {
+		t.Errorf("alarms %+v, error %v, want one that names ml/p88", told, err)
+	}
+	if len(w.again) > 0 || (w.tables != pace.Pause{}) {
+		t.Errorf("%v waits for the tables, which are not read before %v", w.again, w.tables)
 	}
 }
 
@@ -266,6 +330,9 @@ func TestUseIsJudgedAgainAfterTheTablesCouldNotBeRead(t *testing.T) {
 		w.judge(t.Context(), nil)
 		if told, _, err := w.Calls.After(""); err != nil || len(told) != alarms || alarms > 0 && !strings.Contains(told[0].Error, "of ml/p2") {
 			t.Errorf("thread in %s: alarms %+v, error %v, want %d that name ml/p2", later, told, err, alarms)
+		}
+		if len(w.again) > 0 {
+			t.Errorf("thread in %s: %v still waits", later, w.again)
 		}
 	}
 }
@@ -323,7 +390,7 @@ func TestProbeThatCountsNothingIsAnError(t *testing.T) {
 	t.Parallel()
 	p := &probe{tracing: t.TempDir()}
 	profile := filepath.Join(p.tracing, "kprobe_profile")
-	if err := os.WriteFile(profile, []byte("  gid  5  0\n  gids  6  0\n"), 0o600); err != nil {
+	if err := os.WriteFile(profile, []byte("  gid\n  gid  5  0\n  gids  6  0\n"), 0o600); err != nil {
 		t.Fatal(err)
 	}
 	sys := fstest.MapFS{"class/infiniband/rxe0/ports/1/gid_attrs/types/0": {}}
@@ -365,8 +432,17 @@ func TestBlindWatcherIsToldOnce(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if len(all) != 2 || all[0].Steps[0].Name != calls.LostUses || !strings.Contains(all[0].Error, "it is not told") || !strings.Contains(all[1].Error, "another reason") {
-		t.Errorf("after %d tries there are the alarms %+v, want one of each reason", tries, all)
+	var got []string
+	for _, c := range all {
+		got = append(got, c.Steps[0].Name+": "+c.Error)
+	}
+	const begin = "lost: it is not told when a pod uses the GID of another one: "
+	want := []string{
+		begin + "watch the use of GIDs by a kprobe in \"" + w.Tracing + "\": statfs " + w.Tracing + ": no such file or directory",
+		begin + "another reason",
+	}
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Errorf("alarms after %d tries (-want +got)\n%s", tries, diff)
 	}
 }
 
@@ -445,11 +521,15 @@ func TestAlarmsOfAPodBackOff(t *testing.T) {
 		Network: "n", Attachment: conf.Attachment{ContainerID: "c1", IfName: "net1"}, Pod: conf.Pod{Namespace: "ml", Name: "p1", UID: "u"}, NetnsID: netns.ID{Ino: 77},
 		Plan: plan.Plan{Ops: plan.OnHost(plan.GID{Device: plan.RDMADevice{Name: "rxe0"}, Targets: []plan.GIDTarget{{Link: "net1"}}})},
 	}
+	second := record.Record{
+		Network: "m", Attachment: conf.Attachment{ContainerID: "c1", IfName: "net2"}, Pod: rec.Pod, NetnsID: rec.NetnsID,
+		Plan: plan.Plan{Ops: plan.OnHost(plan.GID{Device: plan.RDMADevice{Name: "rxe1"}, Targets: []plan.GIDTarget{{Link: "net2"}}})},
+	}
 	victim := gids.Owner{Pod: conf.Pod{Namespace: "ml", Name: "p2"}, ContainerID: "c2", Addr: netip.MustParseAddr("172.16.0.2")}
 	for ; now < time.Hour; now += time.Second {
 		for index := range 3 {
 			for _, device := range []string{"rxe0", "rxe1"} {
-				w.tell([]record.Record{rec}, place{77, device, 1, index}, 5, victim)
+				w.tell([]record.Record{rec, second}, place{77, device, 1, index}, 5, victim)
 			}
 			w.tell([]record.Record{rec}, place{uint64(1000 + now/time.Second), "rxe0", 1, index}, 5, victim)
 		}
@@ -464,6 +544,9 @@ func TestAlarmsOfAPodBackOff(t *testing.T) {
 	first := all[0]
 	if first.Attachment != rec.Attachment || first.Pod != "ml/p1" || first.UID != "u" || first.Network != "n" || first.Verb != calls.Alarm || first.Steps[0].Name != calls.ForeignGID {
 		t.Errorf("the alarm is %+v", first)
+	}
+	if on1 := all[1]; on1.Attachment != second.Attachment || on1.Network != "m" {
+		t.Errorf("the alarm of the second NIC is %+v", on1)
 	}
 	if want := "process 5 (a?b) uses index 0 of the GID table of rxe0/1, which is 172.16.0.2 of ml/p2: "; !strings.HasPrefix(first.Error, want) {
 		t.Errorf("it says %q, want %q", first.Error, want)
