@@ -194,10 +194,8 @@ var ErrNotInstalled = errors.New("it is in no folder of CNI_PATH")
 func (d Plugins) find(plugin string) (string, error) {
 	if !strings.Contains(plugin, "/") && plugin != conf.PluginType {
 		for _, dir := range d.Path {
-			// With an empty folder the path would be the name alone, and the program
-			// would be looked for in PATH.
 			path := dir + "/" + plugin
-			if f, err := os.Stat(path); dir != "" && err == nil && f.Mode().IsRegular() {
+			if f, err := os.Stat(path); err == nil && f.Mode().IsRegular() {
 				return path, nil
 			}
 		}

@@ -145,18 +145,12 @@ func (c *Claim) Acquire(ctx context.Context) ([]plan.Rail, error) {
 		return nil, c.stickyError(err)
 	}
 	if err := c.confirmSticky(); err != nil {
-		return nil, errors.Join(err, c.source.Release(ctx, c.record()))
+		return nil, errors.Join(err, c.source.Release(ctx, record.Record{
+			Network: c.req.Network, Attachment: c.req.Attachment,
+			Netns: c.req.Netns, NetnsID: c.rails[0].Facts.Pod.Netns,
+		}))
 	}
 	return rails, nil
-}
-
-// record returns the fields of a record that are needed to release what the claim has
-// leased.
-func (c *Claim) record() record.Record {
-	return record.Record{
-		Network: c.req.Network, Attachment: c.req.Attachment, IPAM: c.req.IPAM.Type,
-		Netns: c.req.Netns, NetnsID: c.rails[0].Facts.Pod.Netns,
-	}
 }
 
 // Reject takes addresses away from the attachment because another machine answers
@@ -324,9 +318,7 @@ func asCalled(rec record.Record, d conf.Del) record.Record {
 	}
 	rec.Netns = d.Netns
 	var config, call map[string]json.RawMessage
-	if json.Unmarshal(rec.Config, &config) != nil || json.Unmarshal([]byte(d.Raw), &call) != nil {
-		return rec
-	}
+	_, _ = json.Unmarshal(rec.Config, &config), json.Unmarshal([]byte(d.Raw), &call) // nil if it is no object
 	if prev, ok := call["prevResult"]; ok && config != nil {
 		config["prevResult"] = prev
 		if b, err := json.Marshal(config); err == nil {

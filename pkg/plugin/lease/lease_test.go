@@ -16,6 +16,7 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+	"github.com/google/go-cmp/cmp/cmpopts"
 
 	"github.com/roce-cni/roce-cni/integration/cnitest"
 	"github.com/roce-cni/roce-cni/pkg/base/cnierr"
@@ -24,6 +25,7 @@ import (
 	"github.com/roce-cni/roce-cni/pkg/plugin/conf"
 	"github.com/roce-cni/roce-cni/pkg/plugin/ipam"
 	"github.com/roce-cni/roce-cni/pkg/plugin/ipam/ledger"
+	"github.com/roce-cni/roce-cni/pkg/plugin/lease"
 	"github.com/roce-cni/roce-cni/pkg/plugin/plan"
 	"github.com/roce-cni/roce-cni/pkg/plugin/record"
 )
@@ -110,7 +112,14 @@ func (n *node) mustHold(when string, want []string) {
 
 func TestAcquireGivesTheSameAddressesUntilTheyAreReleased(t *testing.T) {
 	forEach(t, func(t *testing.T, n *node, s source) {
-		first := n.acquire("pod-0", "")
+		c := n.claim("pod-0", "")
+		rails, err := c.Acquire(t.Context())
+		must(t, err)
+		first := addrs(rails)
+		rails[0].Lease = plan.Lease{}
+		if diff := cmp.Diff(c.Rails(), rails, cmpopts.EquateComparable(netip.Addr{}, netip.Prefix{})); diff != "" {
+			t.Errorf("beside the lease, the rail has changed (-want +got):\n%s", diff)
+		}
 		if len(first) != 1 || !netip.MustParsePrefix(s.from).Contains(first[0]) {
 			t.Errorf("got %v, want one of %s", first, s.from)
 		}
@@ -124,6 +133,9 @@ func TestAcquireGivesTheSameAddressesUntilTheyAreReleased(t *testing.T) {
 
 func TestClaimAndPreviewLeaseNothing(t *testing.T) {
 	forEach(t, func(t *testing.T, n *node, s source) {
+		if c := n.claim("pod-0", ""); c.LinkFirst() != (s.from == "10.9.0.5/32") {
+			t.Errorf("the interface must be there before: %t", c.LinkFirst())
+		}
 		rails, err := n.claim("pod-0", "").Preview(t.Context())
 		must(t, err)
 		n.mustHold("after Preview", nil)
@@ -177,6 +189,8 @@ func TestGCFindsLeasesWithoutRecordInOurPools(t *testing.T) {
 			}
 			return
 		}
+		must(t, n.allocator().ReleaseHeld(t.Context(), conf.GC{Network: "rail", IPAM: "foreign"}, held[0]))
+		n.mustHold("GC of a network that does not lease from our pools", []string{"pod-0", "pod-1"})
 		if err := n.allocator().ReleaseHeld(t.Context(), gc, held[0]); err != nil || len(held) != 2 {
 			t.Errorf("held %v, release: %v", held, err)
 		}
@@ -267,6 +281,10 @@ func TestStatusIsThatOfThePool(t *testing.T) {
 		n.acquire(fmt.Sprintf("pod-%d", i), "")
 	}
 	status("all are leased", "", false)
+	const full = `roce[101] lease address "rail": no address of 10.4.0.0/29 is left: 5 leased, 0 in quarantine, 3 excluded or reserved, 8 in all`
+	if _, err := n.claim("pod-9", "").Acquire(t.Context()); err == nil || cnierr.CNI("roce", err).Msg != full {
+		t.Errorf("got %v, want %s", err, full)
+	}
 	status("all are leased, which is not asked", off, true)
 	for i := range 5 {
 		must(t, n.allocator().Release(t.Context(), n.record(fmt.Sprintf("pod-%d", i))))
@@ -279,6 +297,62 @@ func TestStatusIsThatOfThePool(t *testing.T) {
 	n.write(filepath.Join(n.dir, "leases.db"), "no database", 0o600)
 	status("a damaged database", "", false)
 	status("a damaged database, and the pool is not asked", off, false)
+	n.config = sources()["the plugins before roce"].config
+	status("a damaged database, and addresses of other plugins", "", true)
+}
+
+// A node gets its first block only when a pod asks for it.
+func TestStatusFailsForANodeWithoutBlocksUnlessThePoolIsNotAsked(t *testing.T) {
+	t.Parallel()
+	n := newNode(t, source{config: sources()["a RailPool"].config})
+	none := cnierr.New(cnierr.TryAgain, "read", "gpu", "", "no block yet")
+	other := cnierr.New(cnierr.Unreadable, "read", "gpu", "", "torn")
+	const off = `, "status": {"pool": "off"}`
+	for _, c := range []struct {
+		more string
+		err  error
+		want cnierr.Code // 0: no error
+	}{{"", none, cnierr.NotAvailable}, {off, none, 0}, {off, other, cnierr.NotAvailable}, {off, nil, 0}} {
+		got := lease.StatusError(n.request("pod-0", c.more), c.err)
+		if (got == nil) != (c.want == 0) || got != nil && (cnierr.CodeOf(got) != c.want || !errors.Is(got, c.err)) {
+			t.Errorf("%s and %v: got %v, want code %d", c.more, c.err, got, c.want)
+		}
+	}
+	n.config = sources()["ranges of the configuration"].config
+	if got := lease.StatusError(n.request("pod-0", off), none); cnierr.CodeOf(got) != cnierr.NotAvailable {
+		t.Errorf("without a RailPool: got %v", got)
+	}
+}
+
+// An ADD that is repeated gets what is there only if all is as it was.
+func TestARepeatedADDIsCheckedByTheRecordAndByThePluginsBefore(t *testing.T) {
+	t.Parallel()
+	n := newNode(t, sources()["the plugins before roce"])
+	check := func(rec record.Record) error {
+		return n.allocator().CheckRepeated(t.Context(), n.request("pod-0", ""), rec)
+	}
+	is := func(text string) record.Record {
+		rec := n.record("pod-0")
+		rec.Plan.Interfaces[0].Addresses = []plan.LeasedAddress{{Prefix: netip.MustParsePrefix(text)}}
+		return rec
+	}
+	if err := check(is("10.6.0.5/24")); err != nil {
+		t.Errorf("the same address: %v", err)
+	}
+	if err := check(is("10.6.0.6/24")); cnierr.CodeOf(err) != cnierr.Damaged || !strings.Contains(err.Error(), "before roce give others") {
+		t.Errorf("another address: %v", err)
+	}
+	n.config = strings.Replace(n.config, "10.6.0.5/24", "127.0.0.1/8", 1)
+	if err := check(n.record("pod-0")); cnierr.CodeOf(err) != cnierr.Damaged {
+		t.Errorf("a loopback address: %v", err)
+	}
+	n.config = sources()["ranges of the configuration"].config
+	if err := check(n.record("pod-0", netip.MustParseAddr("10.4.0.1"))); cnierr.CodeOf(err) != cnierr.Damaged {
+		t.Errorf("an address that is not leased: %v", err)
+	}
+	if err := check(n.record("pod-0", n.acquire("pod-0", "")...)); err != nil {
+		t.Errorf("a lease: %v", err)
+	}
 }
 
 func TestARequestedAddressHasNoSubstitute(t *testing.T) {
@@ -356,6 +430,16 @@ func TestCheckSaysWhatIsNotLeasedAnyMore(t *testing.T) {
 		if err := n.allocator().Check(t.Context(), n.request("pod-0", ""), rec); (err == nil) != s.nothing {
 			t.Errorf("after it is released, with the configuration: %v", err)
 		}
+		if n.acquire("pod-1", ""); rec.IPAM == conf.PoolType {
+			n.acquire("pod-0", "")
+			mine, other := n.record("pod-0", netip.MustParseAddr("10.99.0.1")), n.record("pod-0", n.acquire("pod-1", "")...)
+			for _, rec := range []record.Record{mine, other} {
+				if err := n.allocator().CheckRecord(t.Context(), rec); cnierr.CodeOf(err) != cnierr.Damaged {
+					t.Errorf("of an address that another pod has, or none: %v", err)
+				}
+			}
+			must(t, n.allocator().Release(t.Context(), rec))
+		}
 		err := n.allocator().CheckRecord(t.Context(), rec)
 		if ours := rec.IPAM == conf.PoolType; (cnierr.CodeOf(err) == cnierr.Damaged) != ours || (err == nil) == ours {
 			t.Errorf("after it is released: %v", err)
@@ -388,6 +472,11 @@ func TestNoPoolHasTheNameOfARailPoolOfTheNode(t *testing.T) {
 		if err := claim(); cnierr.CodeOf(err) != cnierr.BadConfig {
 			t.Errorf("%s: got %v, want code %d", file, err, cnierr.BadConfig)
 		}
+	}
+	a := n.allocator()
+	a.Agent = nil
+	if _, err := a.Claim(n.request("pod-0", ""), []plan.RailFacts{{}}); err != nil {
+		t.Errorf("of a program that has nothing to do with RailPools: %v", err)
 	}
 	must(t, n.files().Remove("gpu"))
 	if err := claim(); err != nil {
@@ -428,8 +517,17 @@ func TestCheckHeldGoesByTheLeaseOrByTheNamespaceOfWhatIsSetAside(t *testing.T) {
 	check("set aside for this namespace", 0)
 	n.write(n.dir+"/leases.db", "torn", 0o600)
 	check("the database cannot be read", cnierr.Unreadable)
-	if err := n.allocator().ReleaseUnfinished(t.Context(), n.record("pod-0")); cnierr.CodeOf(err) != cnierr.Unreadable {
-		t.Errorf("release from a database that cannot be read: %v", err)
+	a, rec, gc := n.allocator(), n.record("pod-0"), conf.GC{Network: "rail", IPAM: conf.PoolType}
+	_, held := a.Held(t.Context(), gc)
+	_, reject := n.claim("pod-0", "").Reject(t.Context(), taken(netip.MustParseAddr("10.4.0.5")))
+	_, preview := n.claim("pod-0", "").Preview(t.Context())
+	for what, err := range map[string]error{
+		"ReleaseUnfinished": a.ReleaseUnfinished(t.Context(), rec), "ReleaseByDEL": a.ReleaseByDEL(t.Context(), rec, n.del("pod-0")),
+		"ReleaseHeld": a.ReleaseHeld(t.Context(), gc, rec.Attachment), "Held": held, "Reject": reject, "Preview": preview,
+	} {
+		if cnierr.CodeOf(err) != cnierr.Unreadable {
+			t.Errorf("%s with a database that cannot be read: %v", what, err)
+		}
 	}
 }
 

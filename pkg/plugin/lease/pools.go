@@ -135,9 +135,8 @@ func (p pools) ask(req conf.Request, rails []plan.Rail) ipam.Ask {
 	}
 	if req.Before != nil {
 		for _, ip := range req.Before.IPs {
-			if a, ok := netip.AddrFromSlice(ip.Address.IP); ok {
-				ask.Earlier = append(ask.Earlier, a.Unmap())
-			}
+			a, _ := netip.AddrFromSlice(ip.Address.IP) // an invalid one is equal to no lease
+			ask.Earlier = append(ask.Earlier, a.Unmap())
 		}
 	}
 	for _, r := range rails {

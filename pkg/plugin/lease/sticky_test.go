@@ -4,11 +4,16 @@
 package lease_test
 
 import (
+	"context"
 	"errors"
 	"net/netip"
+	"os"
+	"path/filepath"
 	"strings"
 	"testing"
 	"time"
+
+	"golang.org/x/sys/unix"
 
 	"github.com/roce-cni/roce-cni/pkg/base/cnierr"
 	"github.com/roce-cni/roce-cni/pkg/base/netrange"
@@ -36,6 +41,9 @@ func TestWithoutAnAnswerAcquireSaysTryAgainAndLeasesNothing(t *testing.T) {
 		if cnierr.CodeOf(err) != cnierr.TryAgain || !strings.Contains(err.Error(), want) || !strings.Contains(err.Error(), `"train/pod-7"`) {
 			t.Errorf("got %v, want %q", err, want)
 		}
+		if rails, err := n.claim("pod-7", "").Preview(t.Context()); cnierr.CodeOf(err) != cnierr.TryAgain {
+			t.Errorf("Preview: %v, %v, want %q", addrs(rails), err, want)
+		}
 		n.mustHold("without an answer", nil)
 		if want == "rocectl agent does not run on this node" {
 			n.answers()
@@ -58,8 +66,11 @@ func TestAPodThatHasNoStickyAddressGetsAnOrdinaryOneAndAsksOnce(t *testing.T) {
 			t.Errorf("got %v, %v, want an ordinary address", addrs(rails), err)
 		}
 	}
-	if n.asked != 1 {
-		t.Errorf("%d requests", n.asked)
+	if n.asked != 1 || strings.Count(n.log.String(), "all are reserved") != 1 {
+		t.Errorf("%d requests, and the log is %s", n.asked, n.log.String())
+	}
+	if again, err := c.Reject(t.Context(), taken(netip.MustParseAddr("10.7.0.33"))); !again || err != nil || strings.Contains(n.log.String(), "another machine") {
+		t.Errorf("of an ordinary address: again is %v, error %v, log %s", again, err, n.log.String())
 	}
 }
 
@@ -126,6 +137,9 @@ func TestAStickyAddressThatAnotherMachineHasIsNotAskedForAgain(t *testing.T) {
 	if again, err := c.Reject(t.Context(), taken(netip.MustParseAddr("10.7.0.64"))); !again || err != nil {
 		t.Fatalf("again is %v, error %v", again, err)
 	}
+	if !strings.Contains(n.log.String(), "another machine uses a sticky address of the pod") {
+		t.Errorf("the log is %s", n.log.String())
+	}
 	rails, err := c.Acquire(t.Context())
 	if err != nil || !ordinary(addrs(rails)[0]) || n.asked != 1 {
 		t.Errorf("got %v, %v, %d requests, want an ordinary address", addrs(rails), err, n.asked)
@@ -142,6 +156,28 @@ func TestAStickyAddressThatAFormerSandboxHasNamesThePod(t *testing.T) {
 		t.Errorf("got %v", err)
 	}
 	n.mustHold("refused", []string{"pod-0"})
+}
+
+// An error that is not about the pod's address must not blame a former sandbox.
+func TestErrorsThatAreNotAboutTheStickyAddressStay(t *testing.T) {
+	t.Parallel()
+	n := sticky(t)
+	facts := []plan.RailFacts{{Facts: plan.Facts{HostAddrs: []netip.Addr{netip.MustParseAddr("10.7.0.64")}}}}
+	c, err := n.allocator().Claim(n.request("pod-0", ""), facts)
+	must(t, err)
+	if _, err := c.Acquire(t.Context()); cnierr.CodeOf(err) != cnierr.BadConfig {
+		t.Errorf("the node has the address: got %v", err)
+	}
+	n.acquire("pod-1", "")
+	lock, err := os.Open(filepath.Join(n.dir, "leases.lock"))
+	must(t, err)
+	defer lock.Close()
+	must(t, unix.Flock(int(lock.Fd()), unix.LOCK_EX))
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	if _, err := n.claim("pod-0", "").Acquire(ctx); cnierr.CodeOf(err) != cnierr.TryAgain || strings.Contains(err.Error(), "sticky") {
+		t.Errorf("another call has the database: got %v", err)
+	}
 }
 
 func TestOnlyPodsOfAStatefulSetAskTheAgent(t *testing.T) {

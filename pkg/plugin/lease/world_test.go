@@ -4,7 +4,10 @@
 package lease_test
 
 import (
+	"bytes"
+	"cmp"
 	"fmt"
+	"io"
 	"log/slog"
 	"net/netip"
 	"os"
@@ -37,15 +40,22 @@ type node struct {
 	plugins string // CNI_PATH
 	config  string // of the network; %s is more members
 	now     time.Duration
-	refuse  bool // what is in quarantine
+	refuse  bool            // what is in quarantine
+	gone    map[string]bool // paths of namespaces
+	log     bytes.Buffer
+	stderr  io.Writer // of plugins; nil: the output of the test
 	// agent is what the agent answers. asked counts the requests.
 	agent map[nodefile.Key]nodefile.Answer
 	asked int
 }
 
-// foreign is an IPAM plugin that has its leases as files.
+// foreign is an IPAM plugin that has its leases as files. It notes how it is called, and does
+// first what the file on.VERB says.
 const foreign = `#!/bin/sh
 cd "${0%/*}" || exit 9
+echo "$CNI_COMMAND id=$CNI_CONTAINERID if=$CNI_IFNAME netns=$CNI_NETNS args=$CNI_ARGS own=$OWN" >>calls
+cat >>calls; echo >>calls
+if [ -e on.$CNI_COMMAND ]; then . ./on.$CNI_COMMAND; fi
 case $CNI_COMMAND in
 ADD) : >lease-$CNI_CONTAINERID; echo '{"cniVersion": "1.1.0", "ips": [{"address": "10.9.0.5/24"}]}' ;;
 CHECK) test -e lease-$CNI_CONTAINERID ;;
@@ -78,7 +88,9 @@ func (n *node) write(path, content string, mode os.FileMode) {
 func (n *node) book() *ipam.Book {
 	return ipam.New(ipam.Config{
 		Dir: n.dir, BootID: boot, Now: func() time.Duration { return n.now },
-		Observe: everyNetnsLives,
+		Observe: func() func(netns.Ref) (bool, error) {
+			return func(r netns.Ref) (bool, error) { return !n.gone[r.Path], nil }
+		},
 	})
 }
 
@@ -93,11 +105,11 @@ func (n *node) allocator() lease.Allocator {
 		Book: n.book(), Program: conf.PluginType, Agent: n.files(), NodeName: "gpu-01", RefuseQuarantined: n.refuse,
 		ReadFile: func(string) ([]byte, error) { return []byte(table), nil },
 		Plugins: lease.Plugins{
-			Path: []string{n.plugins}, Environ: []string{"PATH=" + os.Getenv("PATH")}, Stderr: n.t.Output(),
+			Path: []string{n.plugins}, Environ: []string{"PATH=" + os.Getenv("PATH")}, Stderr: cmp.Or[io.Writer](n.stderr, n.t.Output()),
 			Guard: n.records().Guard,
 		},
 		Now: func() time.Duration { return n.now },
-		Log: slog.New(slog.DiscardHandler),
+		Log: slog.New(slog.NewTextHandler(&n.log, nil)),
 	}
 }
 
@@ -230,11 +242,6 @@ func ofPool(span string) pool.Subnet {
 		panic(err)
 	}
 	return pool.Subnet{Prefix: netip.MustParsePrefix("10.7.0.0/24"), Gateway: netip.MustParseAddr("10.7.0.254"), Ranges: []netrange.Range{r}}
-}
-
-// everyNetnsLives is an observation of a node on which no namespace ends.
-func everyNetnsLives() func(netns.Ref) (bool, error) {
-	return func(netns.Ref) (bool, error) { return true, nil }
 }
 
 // must is for what a test needs and does not test.
