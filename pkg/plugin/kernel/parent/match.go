@@ -20,7 +20,7 @@ const correct = "correct rails.match or rails.count: rocectl rails and ip -d lin
 func (s search) narrower(fit []candidate, m conf.Match) string {
 	p := m.Parent
 	p.Function = conf.Physical
-	if m.Parent.Function == "" && len(fitting(fit, p, s.sys)) == m.Count {
+	if len(fitting(fit, p, s.sys)) == m.Count {
 		return `add "function": "physical" to rails.match, so that only the NICs match and not their functions`
 	}
 	return correct

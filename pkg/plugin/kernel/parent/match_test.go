@@ -39,8 +39,8 @@ func railNode() (host, fstest.MapFS) {
 		{Name: "zz", Dev: "0000:0a:00.0", Bus: "pci"},
 		{Name: "far", Dev: "10000:01:00.0", Bus: "pci"},
 		{Name: "yy", Dev: "0000:9a:00.0", Bus: "pci"},
-		{Name: "port1", Dev: "0000:0b:00.0", Bus: "pci"},
-		{Name: "port0", Dev: "0000:0b:00.0", Bus: "pci"},
+		{Name: "a-port1", Dev: "0000:0b:00.0", Bus: "pci"},
+		{Name: "b-port0", Dev: "0000:0b:00.0", Bus: "pci"},
 		{Name: "vf", Dev: "0000:0a:01.2", Bus: "pci"},
 		{Name: "sf10", Dev: "mlx5_core.sf.10", Bus: "auxiliary"},
 		{Name: "sf9", Dev: "mlx5_core.sf.9", Bus: "auxiliary"},
@@ -55,8 +55,8 @@ func railNode() (host, fstest.MapFS) {
 		}
 	}
 	sys := fstest.MapFS{
-		"class/net/port0/dev_port": {Data: []byte("0\n")},
-		"class/net/port1/dev_port": {Data: []byte("1\n")},
+		"class/net/b-port0/dev_port": {Data: []byte("0\n")},
+		"class/net/a-port1/dev_port": {Data: []byte("1\n")},
 	}
 	symlink(sys, "bus/auxiliary/devices/mlx5_core.sf.9", "../../../devices/pci0000:00/0000:00:01.0/0000:0a:00.1/mlx5_core.sf.9")
 	symlink(sys, "bus/auxiliary/devices/mlx5_core.sf.10", "../../../devices/pci0000:00/0000:00:01.0/0000:0a:00.1/mlx5_core.sf.10")
@@ -87,8 +87,12 @@ func selected(t *testing.T, p Place, req conf.Request) ([]string, []error) {
 func TestRailsAreInTheOrderOfThePCIBus(t *testing.T) {
 	t.Parallel()
 	h, sys := railNode()
-	want := []string{"virt", "zz", "sf9", "sf10", "vf", "port0", "port1", "yy", "far", "rail9", "rail10"}
-	got, _ := selected(t, Place{h, nil, noRDMA, sys}, rails(11, conf.Parent{LinkTypes: []string{"ether"}}, conf.ByPCI))
+	want := []string{"virt", "zz", "sf9", "sf10", "vf", "b-port0", "a-port1", "yy", "far", "rail9", "rail10"}
+	unasked := func(context.Context) (nldev.System, error) {
+		t.Error("asked for RDMA devices, which decide nothing")
+		return nldev.System{}, nil
+	}
+	got, _ := selected(t, Place{h, nil, unasked, sys}, rails(11, conf.Parent{LinkTypes: []string{"ether"}}, conf.ByPCI))
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Errorf("(-want +got)\n%s", diff)
 	}
@@ -102,10 +106,11 @@ func TestRailsAreInTheOrderOfThePCIBus(t *testing.T) {
 	}
 }
 
-// railRDMA is the RDMA devices of railNode: numbers above 9, and one device
-// with two ports.
+// railRDMA is the RDMA devices of railNode: numbers above 9, one device with two
+// ports, and one that names a port of that.
 func railRDMA(context.Context) (nldev.System, error) {
 	return nldev.System{Devices: []nldev.Device{
+		{Name: "mlx5_1", Ports: []nldev.Port{{Number: 1, NetdevIndex: 7}}},
 		{Name: "mlx5_10", Ports: []nldev.Port{{Number: 1, NetdevIndex: 3}}},
 		{Name: "mlx5_2", Ports: []nldev.Port{{Number: 1, NetdevIndex: 5}}},
 		{Name: "mlx4_0", Ports: []nldev.Port{{Number: 1, NetdevIndex: 7}, {Number: 2, NetdevIndex: 6}}},
@@ -118,9 +123,9 @@ func TestRailsAreInTheOrderOfTheirRDMADevices(t *testing.T) {
 	sys["class/infiniband_verbs/uverbs7/ibdev"] = &fstest.MapFile{Data: []byte("mlx5_9\n")} // a pod has it
 	sys["class/infiniband_verbs/uverbs7/device/net/vf/mtu"] = &fstest.MapFile{}
 	p := Place{h, nil, railRDMA, sys}
-	ofRDMA := conf.Parent{IfNames: []string{"port?", "zz", "yy", "vf"}}
+	ofRDMA := conf.Parent{IfNames: []string{"?-port?", "zz", "yy", "vf"}}
 	got, _ := selected(t, p, rails(5, ofRDMA, conf.ByRDMA))
-	if diff := cmp.Diff([]string{"port0", "port1", "yy", "vf", "zz"}, got); diff != "" {
+	if diff := cmp.Diff([]string{"b-port0", "a-port1", "yy", "vf", "zz"}, got); diff != "" {
 		t.Errorf("(-want +got)\n%s", diff)
 	}
 	_, _, err := Select(t.Context(), p, rails(2, conf.Parent{IfNames: []string{"zz", "far"}}, conf.ByRDMA))
@@ -138,7 +143,7 @@ func TestAnotherNumberOfNICsIsAnErrorWithTheirNames(t *testing.T) {
 	h, sys := railNode()
 	for n, want := range map[int]string{
 		1: "want 1 NICs, got 2: rail9, rail10",
-		3: "want 3 NICs, got 2: rail9, rail10; left out: far (ifNames far), port0 (ifNames port0), port1 (ifNames port1), sf9 (ifNames sf9), " +
+		3: "want 3 NICs, got 2: rail9, rail10; left out: a-port1 (ifNames a-port1), b-port0 (ifNames b-port0), far (ifNames far), sf9 (ifNames sf9), " +
 			"sf10 (ifNames sf10), vf (ifNames vf), virt (ifNames virt), yy (ifNames yy), zz (ifNames zz)",
 	} {
 		_, _, err := Select(t.Context(), Place{h, nil, noRDMA, sys}, rails(n, conf.Parent{IfNames: []string{"rail*"}}, conf.ByPCI))
@@ -184,11 +189,11 @@ func TestANearMissIsNamedWithWhatItHas(t *testing.T) {
 func lags() (host, fstest.MapFS) {
 	h := host{{Name: "lo", Type: unix.ARPHRD_LOOPBACK, Flags: unix.IFF_LOOPBACK}, {Name: "bond1", Kind: "bond"}, {Name: "bond0", Kind: "bond"}}
 	sys := fstest.MapFS{}
-	for i, name := range []string{"ens1f0np0", "ens1f1np1", "ens3f0np0", "ens3f1np1", "ens2np0"} {
-		function := fmt.Sprintf("0000:0%c:00.%c", name[3], "01010"[i])
+	for i, name := range []string{"ens3f1np1", "ens1f0np0", "ens3f0np0", "ens1f1np1", "ens2np0"} {
+		function := fmt.Sprintf("0000:0%c:00.%c", name[3], "10010"[i])
 		l := rtnl.Link{Name: name, Dev: function, Bus: "pci"}
 		if i < 4 {
-			l.SlaveKind, l.Master = "bond", int32(2-i/2)
+			l.SlaveKind, l.Master = "bond", int32(1+i%2)
 		}
 		h = append(h, l)
 		for file, id := range map[string]string{"vendor": "0x15b3", "device": "0x101d"} {
@@ -220,6 +225,7 @@ func TestABondStandsForItsSlaves(t *testing.T) {
 		{conf.Parent{DeviceIDs: []string{"101d"}, Drivers: []string{"mlx5_core"}, Function: conf.Physical}, []string{"bond0", "ens2np0", "bond1"}},
 		{conf.Parent{Vendors: []string{"15b3"}, IfNames: []string{"bond*"}}, []string{"bond0", "bond1"}},
 		{conf.Parent{PCI: "0000:03:00.1"}, []string{"bond1"}},
+		{conf.Parent{PCI: "0000:03:00.0"}, []string{"bond1"}},
 	} {
 		got, faults := selected(t, p, rails(len(c.want), c.match, conf.ByPCI))
 		if diff := cmp.Diff(c.want, got); diff != "" {
@@ -243,6 +249,32 @@ func TestABondStandsForItsSlaves(t *testing.T) {
 	}
 	_, err := selectOne(t.Context(), p, conf.Request{Rails: []conf.Rail{{Parent: conf.Parent{IfNames: []string{"ens1f1*"}}}}})
 	wantError(t, err, cnierr.BadParent, "write bond0 in place of slaves")
+}
+
+// TestABondHasThePlaceOfItsFirstSlaveOnTheBus lists the second first, and has a NIC between them.
+func TestABondHasThePlaceOfItsFirstSlaveOnTheBus(t *testing.T) {
+	t.Parallel()
+	all := []rtnl.Link{
+		{Name: "slave9", Index: 1, SlaveKind: "team", Master: 3, Dev: "0000:09:00.0", Bus: "pci"},
+		{Name: "slave1", Index: 2, SlaveKind: "team", Master: 3, Dev: "0000:01:00.0", Bus: "pci"},
+		{Name: "team0", Index: 3, Kind: "team"},
+		{Name: "nic5", Index: 4, Dev: "0000:05:00.0", Bus: "pci"},
+		{Name: "port0", Index: 5, SlaveKind: "bridge", Master: 6, Dev: "0000:00:00.0", Bus: "pci"},
+		{Name: "br10", Index: 6, Kind: "bridge"},
+		{Name: "br9", Index: 7, Kind: "bridge"},
+	}
+	links := []rtnl.Link{all[5], all[6], all[3], all[2]}
+	SortByPCI(links, all, fstest.MapFS{})
+	if diff := cmp.Diff([]rtnl.Link{all[2], all[3], all[6], all[5]}, links); diff != "" {
+		t.Errorf("(-want +got)\n%s", diff)
+	}
+	for id, want := range map[string]bool{
+		"0000:0b:00.2": true, "10000:01:1f.7": true, "0000:0b:00": false, "0000:0b:00.2.1": false, "0000:0b:zz.2": false, "pci0000:00": false, "100000000:0:0.0": false,
+	} {
+		if got, ok := parsePCI(id); ok != want || !ok && got != (pciID{}) {
+			t.Errorf("%q: got %v, %t", id, got, ok)
+		}
+	}
 }
 
 func TestRailsThatCannotServeKeepTheirNumbers(t *testing.T) {
@@ -399,7 +431,7 @@ func TestAddressesThatReachBeyondTheLink(t *testing.T) {
 
 func TestNamesAreComparedByTheValueOfTheirNumbers(t *testing.T) {
 	t.Parallel()
-	sorted := []string{"", "1", "02", "2", "10", "99999999999999999999", "eth", "eth0", "eth1v2", "eth1v10", "eth2", "mlx5_2", "mlx5_10", "mlx5_bond_0", "å1"}
+	sorted := []string{"", "1", "02", "2", "10", "99999999999999999999", "eth", "eth0", "eth1.5", "eth1.10", "eth1v2", "eth1v10", "eth2", "mlx5_2", "mlx5_10", "mlx5_bond_0", "å1"}
 	for i, a := range sorted {
 		for j, b := range sorted {
 			if got := Natural(a, b); got != cmpInt(i, j) {

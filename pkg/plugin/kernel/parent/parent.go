@@ -169,17 +169,15 @@ func (s search) use(ctx context.Context, l rtnl.Link, req conf.Request) (plan.Li
 	if err := ready(l, req.MTU); err != nil {
 		return plan.Link{}, err
 	}
-	out := plan.Link{Name: conf.LinkName(l.Name), Index: l.Index, MAC: MAC(l), MTU: l.MTU, Addrs: own(s.addrs[l.Index])}
-	if req.RDMA.Mode != conf.RDMAOff { // only RDMA needs the layers
-		var err error
-		if out.Layers, err = Layers(ctx, s, l); err != nil {
-			return plan.Link{}, err
-		}
+	layers, err := Layers(ctx, s, l)
+	if err != nil {
+		return plan.Link{}, err
 	}
+	out := plan.Link{Name: conf.LinkName(l.Name), Index: l.Index, MAC: MAC(l), MTU: l.MTU, Layers: layers, Addrs: own(s.addrs[l.Index])}
 	if req.Mode.SharesMAC() { // the child has the MAC of the parent
 		return out, nil
 	}
-	return out, s.passes(ctx, l, out.Layers)
+	return out, s.passes(ctx, l, layers)
 }
 
 // own returns a link's own addresses that are valid beyond the link, IPv4
@@ -244,7 +242,7 @@ func carries(ctx context.Context, c Namespace, l rtnl.Link) error {
 		return cnierr.New(cnierr.NoRDMA, using, l.Name,
 			"switch the port to Ethernet (mlxconfig LINK_TYPE_P1=2), or use an IPoIB or SR-IOV InfiniBand plugin for it",
 			"its link layer is InfiniBand, and macvlan and RoCE need Ethernet")
-	case l.Flags&unix.IFF_LOOPBACK != 0 || l.Type != unix.ARPHRD_ETHER:
+	case l.Type != unix.ARPHRD_ETHER:
 		return cnierr.New(cnierr.BadParent, using, l.Name,
 			"use an Ethernet NIC as master", "its link layer is %s, and macvlan needs Ethernet", l.Encap())
 	case ours(l):

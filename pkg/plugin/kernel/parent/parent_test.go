@@ -14,6 +14,8 @@ import (
 	"testing"
 	"testing/fstest"
 
+	"github.com/google/go-cmp/cmp"
+	"github.com/google/go-cmp/cmp/cmpopts"
 	"golang.org/x/sys/unix"
 
 	"github.com/roce-cni/roce-cni/pkg/base/cnierr"
@@ -168,6 +170,69 @@ func TestSelectorMustMatchExactlyOne(t *testing.T) {
 	}
 }
 
+// TestWhatIsSelectedIsKnownWhole also says that nothing more is asked about a NIC that is named.
+func TestWhatIsSelectedIsKnownWhole(t *testing.T) {
+	t.Parallel()
+	h, addrs, sys := gpuNode()
+	h[1].Address, h[10].Address = []byte{2, 0, 0, 0, 0, 1}, make([]byte, 20)
+	got, err := selectOne(t.Context(), Place{silent{h}, addrs, noRDMA, sys}, conf.Request{Rails: []conf.Rail{{Parent: conf.Parent{Name: "rail0"}}}})
+	want := plan.Link{
+		Name: "enp11s0f0np0", MAC: conf.MAC{2, 0, 0, 0, 0, 1}, MTU: 4200, Index: 1, Layers: [][]int32{{1}},
+		Addrs: []netip.Prefix{netip.MustParsePrefix("172.16.11.3/24")},
+	}
+	if diff := cmp.Diff(want, got, cmpopts.EquateComparable(netip.Prefix{})); err != nil || diff != "" {
+		t.Errorf("%v (-want +got)\n%s", err, diff)
+	}
+	if got := MAC(h[10]); got != (conf.MAC{}) {
+		t.Errorf("an IPoIB link has the MAC %s", got)
+	}
+}
+
+func TestLinksOfPodsAndOfRoceAreNoNICs(t *testing.T) {
+	t.Parallel()
+	h := host{
+		{Name: "lo", Flags: unix.IFF_LOOPBACK}, {Name: "a", Kind: "macvlan"}, {Name: "b", Kind: "macvtap"}, {Name: "c", Kind: "ipvlan"}, {Name: "d", Kind: "ipvtap"},
+		{Name: "e", Kind: "vlan", Alias: plan.VLANMark}, {Name: "f", Kind: "vlan"}, {Name: "g", Kind: "dummy", Alias: plan.VLANMark}, {Name: "h"},
+	}
+	req := conf.Request{Rails: []conf.Rail{{Parent: conf.Parent{IfNames: []string{"*"}}}}}
+	_, err := selectOne(t.Context(), Place{h, nil, noRDMA, fstest.MapFS{}}, req)
+	wantText(t, err, "select master: want exactly one NIC, got 3: f, g, h")
+	req.VLAN = 120
+	_, err = selectOne(t.Context(), Place{h, nil, noRDMA, fstest.MapFS{}}, req)
+	wantText(t, err, "select master: want exactly one NIC, got 2: g, h")
+}
+
+func TestRepresentorsAreKnownByTheirPorts(t *testing.T) {
+	t.Parallel()
+	for port, want := range map[string]bool{
+		"pf0vf0": true, "pf12sf88": true, "c1pf0vf3": true, "c10pf0sf3": true,
+		"": false, "p0": false, "pf0": false, "pf0x1": false, "vf0": false, "sf0": false, "c1pf0": false, "c1vf0": false, "xpf0vf0": false, "1pf0vf0": false,
+	} {
+		if got := Representor(port); got != want {
+			t.Errorf("%q: %t", port, got)
+		}
+	}
+}
+
+// TestHardwareIsOnTheEthernetLinksAlone has an IPoIB link of the same vendor.
+func TestHardwareIsOnTheEthernetLinksAlone(t *testing.T) {
+	t.Parallel()
+	h, _, sys := gpuNode()
+	for want, c := range map[string]struct{ vendors, ids []string }{
+		"enp11s0f0np0 enp11s0f1np1 enp11s0f0v0": {vendors: []string{"15b3"}},
+		"enp11s0f0np0 enp11s0f1np1":             {vendors: []string{"15b3", "8086"}, ids: []string{"101b"}},
+		"eno1":                                  {ids: []string{"1521"}},
+	} {
+		var got []string
+		for _, l := range Hardware(h, c.vendors, c.ids, sys) {
+			got = append(got, l.Name)
+		}
+		if strings.Join(got, " ") != want {
+			t.Errorf("%+v: got %q, want %q", c, got, want)
+		}
+	}
+}
+
 // TestAVirtioNICIsSelectedAsLspciShowsIt: its virtio device has numbers of its own.
 func TestAVirtioNICIsSelectedAsLspciShowsIt(t *testing.T) {
 	t.Parallel()
@@ -185,6 +250,16 @@ func TestAVirtioNICIsSelectedAsLspciShowsIt(t *testing.T) {
 		l, err := selectOne(t.Context(), Place{h, addrs, noRDMA, sys}, conf.Request{Rails: []conf.Rail{{Parent: p}}})
 		if err != nil || l.Name != "virt" {
 			t.Errorf("%+v: got %q, %v", p, l.Name, err)
+		}
+	}
+	// Without PCI, it is what it is on its bus; a scalable function is not the NIC that it is of.
+	h = append(h, rtnl.Link{Index: int32(len(h)), Name: "mmio", Type: unix.ARPHRD_ETHER, MTU: 4200, Flags: unix.IFF_UP | unix.IFF_LOWER_UP, Dev: "virtio0", Bus: "virtio"})
+	symlink(sys, "bus/virtio/devices/virtio0", "../../../devices/platform/a003e00.virtio_mmio/virtio0")
+	rail, railSys := railNode()
+	for name, on := range map[string]Place{"virtio0": {h, addrs, noRDMA, sys}, "mlx5_core.sf.9": {rail, nil, noRDMA, railSys}} {
+		l, err := selectOne(t.Context(), on, conf.Request{Rails: []conf.Rail{{Parent: conf.Parent{PCI: name}}}})
+		if err != nil || l.Name != map[string]conf.LinkName{"virtio0": "mmio", "mlx5_core.sf.9": "sf9"}[name] {
+			t.Errorf("%s: got %q, %v", name, l.Name, err)
 		}
 	}
 	_, err := selectOne(t.Context(), Place{h, addrs, noRDMA, sys}, conf.Request{Rails: []conf.Rail{{Parent: conf.Parent{DeviceIDs: []string{"9999"}, IfNames: []string{"virt"}}}}})
@@ -240,18 +315,29 @@ func TestLinksThatCannotCarryAMacvlan(t *testing.T) {
 		name string
 		code cnierr.Code
 		hint string
+		text string
 	}{
-		{"lo", cnierr.BadParent, "Ethernet"},
-		{"tun0", cnierr.BadParent, "Ethernet"},
-		{"ipv0", cnierr.BadParent, "the NIC below it"},
-		{"bondport", cnierr.BadParent, "use bond0 as master"},
-		{"ibp1", cnierr.NoRDMA, "IPoIB"},
-		{"vlan0", cnierr.BadParent, `"vlan": 7`},
+		{"lo", cnierr.BadParent, "Ethernet", `use master "lo": its link layer is loopback, and macvlan needs Ethernet`},
+		{"tun0", cnierr.BadParent, "Ethernet", `use master "tun0": its link layer is none, and macvlan needs Ethernet`},
+		{"ipv0", cnierr.BadParent, "the NIC below it", `use master "ipv0": it is an ipvlan, which shares its MAC and drops frames for any other`},
+		{"tap0", cnierr.BadParent, "the NIC below it", `use master "tap0": it is an ipvtap, which shares its MAC and drops frames for any other`},
+		{"bondport", cnierr.BadParent, "use bond0 as master, or remove bondport from it", `use master "bondport": it is a port of the bond "bond0", which takes its frames`},
+		{"teamport", cnierr.BadParent, "use vlan0 as master", `use master "teamport": it is a port of the team "vlan0", which takes its frames`},
+		{"orphan", cnierr.BadParent, "use openvswitch as master", `use master "orphan": it is a port of the openvswitch "openvswitch", which takes its frames`},
+		{"ibp1", cnierr.NoRDMA, "IPoIB", `use master "ibp1": its link layer is InfiniBand, and macvlan and RoCE need Ethernet`},
+		{"vlan0", cnierr.BadParent, `"vlan": 7`, `use master "vlan0": roce has made this VLAN for pods of other networks, and removes it with the last of them`},
 	} {
 		h, addrs, sys := gpuNode()
-		h = append(h, rtnl.Link{Name: "vlan0", Kind: "vlan", VLAN: 7, Alias: plan.VLANMark, Type: unix.ARPHRD_ETHER, Flags: unix.IFF_UP | unix.IFF_LOWER_UP})
+		for _, l := range []rtnl.Link{
+			{Name: "vlan0", Kind: "vlan", VLAN: 7, Alias: plan.VLANMark}, {Name: "tap0", Kind: "ipvtap"},
+			{Name: "teamport", SlaveKind: "team", Master: 13}, {Name: "orphan", SlaveKind: "openvswitch", Master: 99},
+		} {
+			l.Type, l.Flags = unix.ARPHRD_ETHER, unix.IFF_UP|unix.IFF_LOWER_UP
+			h = append(h, l)
+		}
 		_, err := selectOne(t.Context(), Place{h, addrs, noRDMA, sys}, conf.Request{Rails: []conf.Rail{{Parent: conf.Parent{Name: conf.LinkName(c.name)}}}})
 		wantError(t, err, c.code, c.hint)
+		wantText(t, err, c.text)
 	}
 }
 
@@ -262,10 +348,14 @@ func TestLinksThatCarryNothingNow(t *testing.T) {
 		change func(*rtnl.Link)
 		code   cnierr.Code
 		hint   string
+		text   string
 	}{
-		{func(l *rtnl.Link) { l.Flags = 0 }, cnierr.BadParent, "ip link set bond0 up"},
-		{func(l *rtnl.Link) { l.Flags = unix.IFF_UP }, cnierr.BadParent, "cable"},
-		{func(l *rtnl.Link) { l.MTU = 1500 }, cnierr.BadConfig, "at most 1500"},
+		{func(l *rtnl.Link) { l.Flags = 0 }, cnierr.BadParent, "ip link set bond0 up", `use master "bond0": it is down`},
+		{func(l *rtnl.Link) { l.Flags = unix.IFF_UP }, cnierr.BadParent, "ethtool bond0", `use master "bond0": it is up but has no carrier`},
+		{
+			func(l *rtnl.Link) { l.MTU = 4199 }, cnierr.BadConfig, "set mtu to at most 4199, or raise the master's: ip link set bond0 mtu 4200",
+			`check "mtu": want at most 4199, the MTU of master "bond0", got 4200`,
+		},
 	} {
 		h, addrs, sys := gpuNode()
 		if _, err := selectOne(t.Context(), Place{h, addrs, noRDMA, sys}, req); err != nil {
@@ -274,6 +364,7 @@ func TestLinksThatCarryNothingNow(t *testing.T) {
 		c.change(&h[6])
 		_, err := selectOne(t.Context(), Place{h, addrs, noRDMA, sys}, req)
 		wantError(t, err, c.code, c.hint)
+		wantText(t, err, c.text)
 	}
 }
 
@@ -316,6 +407,13 @@ func TestMasterOfTheDefaultRoute(t *testing.T) {
 		if got.Name != c.want || (err != nil) != (c.want == "") {
 			t.Errorf("%s: got %q, %v, want %q", name, got.Name, err, c.want)
 		}
+	}
+}
+
+func wantText(t *testing.T, err error, want string) {
+	t.Helper()
+	if err == nil || err.Error() != want {
+		t.Errorf("got %v\nwant %s", err, want)
 	}
 }
 

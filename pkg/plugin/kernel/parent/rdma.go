@@ -86,10 +86,7 @@ func siblings(links []rtnl.Link, device string, sys fs.FS) []int32 {
 		if f.Device != device {
 			continue
 		}
-		netdevs, err := fs.ReadDir(sys, path.Join(f.Dir, "device/net"))
-		if err != nil {
-			continue // Soft-RoCE has no such folder
-		}
+		netdevs, _ := fs.ReadDir(sys, path.Join(f.Dir, "device/net")) // Soft-RoCE has no such folder
 		for _, l := range links {
 			if slices.ContainsFunc(netdevs, func(e fs.DirEntry) bool { return e.Name() == l.Name }) {
 				out = append(out, l.Index)

@@ -6,6 +6,7 @@ package parent
 import (
 	"context"
 	"errors"
+	"slices"
 	"strings"
 	"testing"
 	"testing/fstest"
@@ -16,6 +17,7 @@ import (
 	"github.com/roce-cni/roce-cni/pkg/base/cnierr"
 	"github.com/roce-cni/roce-cni/pkg/plugin/conf"
 	"github.com/roce-cni/roce-cni/pkg/plugin/kernel/rtnl"
+	"github.com/roce-cni/roce-cni/pkg/plugin/plan"
 	"github.com/roce-cni/roce-cni/pkg/plugin/rdma/nldev"
 )
 
@@ -116,6 +118,14 @@ func TestLayersGoDownToTheNICs(t *testing.T) {
 		{Name: "t0", SlaveKind: "team", Master: 8},
 		{Name: "br0", Kind: "bridge"},
 		{Name: "b0", SlaveKind: "bridge", Master: 10},
+		{Name: "mac1", Kind: "macvlan", Lower: lower(10)},
+		{Name: "mac2", Kind: "macvlan", Lower: lower(7)},
+		{Name: "bond1", Kind: "bond"},
+		{Name: "v0", Kind: "vlan", SlaveKind: "bond", Master: 14, Lower: lower(11)},
+		{Name: "v1", Kind: "vlan", SlaveKind: "bond", Master: 14, Lower: lower(9)},
+		{Name: "v2", Kind: "vlan", SlaveKind: "bond", Master: 14, Lower: lower(11)},
+		{Name: "tap0", Kind: "macvtap", Lower: lower(1)},
+		{Name: "round", Kind: "vlan", Lower: lower(19)}, // what no kernel lists
 	}
 	for i := range h {
 		h[i].Index = int32(i)
@@ -126,6 +136,11 @@ func TestLayersGoDownToTheNICs(t *testing.T) {
 		"bond0":     {{3}, {1, 2}},
 		"team0":     {{8}, {9}},
 		"far":       {{6}},
+		"mac1":      {{12}, {10}},
+		"mac2":      {{13}, {7}},
+		"bond1":     {{14}, {15, 16, 17}, {9, 11}},
+		"tap0":      {{18}, {1}},
+		"round":     slices.Repeat([][]int32{{19}}, len(h)+1),
 	} {
 		l := h.named(t, name)
 		got, err := Layers(t.Context(), h, l)
@@ -142,33 +157,89 @@ func TestLayersGoDownToTheNICs(t *testing.T) {
 	}
 }
 
-func TestTheCarrierOfAPodsLinkHasTheDeviceOfItsFunction(t *testing.T) {
+func TestTheCarrierOfAPodsLinkIsKnownWhole(t *testing.T) {
 	t.Parallel()
+	here := func(i int32) rtnl.Lower { return rtnl.Lower{Index: i, NSID: rtnl.NoNSID} }
 	pod := host{
 		{Name: "none"},
-		{Name: "net1", Index: 1, Dev: "0000:0b:00.2", Bus: "pci"},
-		{Name: "net2", Index: 2, Dev: "virtio3", Bus: "virtio"},
-		{Name: "net3", Index: 3, Kind: "macvlan", Lower: rtnl.Lower{Index: 1, NSID: rtnl.NoNSID}},
-		{Name: "net4", Index: 4, Kind: "macvlan", Lower: rtnl.Lower{Index: 99, NSID: rtnl.NoNSID}},
-		{Name: "net5", Index: 5, Kind: "macvlan", Lower: rtnl.Lower{Index: 1, NSID: 3}},
-		{Name: "net6", Index: 6, Dev: "mlx5_core.sf.4", Bus: "auxiliary"},
-		{Name: "net7", Index: 7, Kind: "vlan", Lower: rtnl.Lower{Index: 1, NSID: 4}, Dev: "0000:0b:00.3", Bus: "usb"},
+		{Name: "net1", Dev: "0000:0b:00.2", Bus: "pci"},
+		{Name: "net2", Dev: "virtio3", Bus: "virtio"},
+		{Name: "net3", Kind: "macvlan", Lower: here(1)},
+		{Name: "net4", Kind: "macvlan", Lower: here(99)},
+		{Name: "net5", Kind: "macvlan", Lower: rtnl.Lower{Index: 3, NSID: 3}},
+		{Name: "net6", Dev: "mlx5_core.sf.4", Bus: "auxiliary"},
+		{Name: "net7", Kind: "vlan", Lower: rtnl.Lower{Index: 1, NSID: 4}, Dev: "0000:0b:00.3", Bus: "usb"},
+		{Name: "net8", Kind: "ipvlan", Lower: here(3)},
+		{Name: "net9", Kind: "veth", Lower: rtnl.Lower{Index: 2, NSID: 3}},
+		{Name: "net10", Kind: "vlan", Lower: here(0), Dev: "0000:0b:00.4", Bus: "pci"}, // what it is on is unknown
+		{Name: "net11", Kind: "bond"},
+		{Name: "slave", SlaveKind: "bond", Master: 11},
+		{Name: "net13", Kind: "macvtap", Lower: rtnl.Lower{Index: 4, NSID: 3}},
+		{Name: "round", Kind: "macvtap", Lower: here(14)},
 	}
-	in := Pod{pod, host{{Name: "none"}, {Name: "eth0", Index: 1, Dev: "0000:0b:00.0", Bus: "pci"}}, 3}
-	for _, tt := range []struct{ link, known, want string }{
-		{"net1", "", "0000:0b:00.2"},
-		{"net1", "mlx5_7", "mlx5_7"},
-		{"net2", "", ""},
-		{"net3", "", "0000:0b:00.2"},
-		{"net5", "", ""},
-		{"net6", "", "mlx5_core.sf.4"},
-		{"net7", "", ""},
+	node := host{
+		{Name: "none"},
+		{Name: "eth0", Dev: "0000:0b:00.0", Bus: "pci"},
+		{Name: "host9"},
+		{Name: "eth0.100", Kind: "vlan", Lower: here(1)},
+		{Name: "eth1", Dev: "0000:0c:00.0", Bus: "pci"},
+	}
+	for i, h := range []host{pod, node} {
+		for j := range h {
+			h[j].Index, h[j].MTU, h[j].Address = int32(j), 4000+j, []byte{2, 0, 0, 0, byte(i), byte(j)}
+		}
+	}
+	in := Pod{pod, node, 3}
+	inPod := func(i int32, device string, layers ...[]int32) plan.Link {
+		return plan.Link{
+			Name: conf.LinkName(pod[i].Name), MAC: conf.MAC{2, 0, 0, 0, 0, byte(i)}, MTU: 4000 + int(i), Layers: append([][]int32{{i}}, layers...),
+			Device: device, InPod: true,
+		}
+	}
+	onNode := func(i int32, layers ...[]int32) plan.Link {
+		return plan.Link{
+			Name: conf.LinkName(node[i].Name), MAC: conf.MAC{2, 0, 0, 0, 1, byte(i)}, MTU: 4000 + int(i), Layers: append([][]int32{{i}}, layers...),
+		}
+	}
+	for _, tt := range []struct {
+		link, known string
+		want        plan.Link
+	}{
+		{"net1", "", inPod(1, "0000:0b:00.2")},
+		{"net1", "mlx5_7", inPod(1, "mlx5_7")},
+		{"net2", "", inPod(2, "")},
+		{"net3", "", inPod(1, "0000:0b:00.2")},
+		{"net5", "", onNode(3, []int32{1})},
+		{"net6", "", inPod(6, "mlx5_core.sf.4")},
+		{"net7", "", inPod(7, "")},
+		{"net8", "", inPod(1, "0000:0b:00.2")},
+		{"net9", "", inPod(9, "")},
+		{"net10", "", inPod(10, "0000:0b:00.4")},
+		{"net11", "", inPod(11, "", []int32{12})},
+		{"net13", "", onNode(4)},
+		{"round", "", inPod(14, "", slices.Repeat([][]int32{{14}}, len(pod))...)}, // what no kernel lists
 	} {
-		if got, err := Carrier(t.Context(), in, pod.named(t, tt.link), tt.known); got.Device != tt.want || got.InPod == (tt.link == "net5") || err != nil {
-			t.Errorf("%+v: got %+v, %v", tt, got, err)
+		got, err := Carrier(t.Context(), in, pod.named(t, tt.link), tt.known)
+		if diff := cmp.Diff(tt.want, got); err != nil || diff != "" {
+			t.Errorf("%s, %q: %v (-want +got)\n%s", tt.link, tt.known, err, diff)
 		}
 	}
 	if _, err := Carrier(t.Context(), in, pod.named(t, "net4"), ""); !errors.Is(err, unix.ENODEV) {
 		t.Errorf("got %v, want what the namespace said", err)
+	}
+	in.Links = silent{pod}
+	if _, err := Carrier(t.Context(), in, pod.named(t, "net11"), ""); err == nil || err.Error() != "asked for links" {
+		t.Errorf("got %v, want what the namespace said", err)
+	}
+}
+
+func TestTheFramesOfASlaveGoToItsBond(t *testing.T) {
+	t.Parallel()
+	h, _, _ := gpuNode()
+	h[5].SlaveKind, h[5].Master = "bridge", 6
+	for index, want := range map[int32]int32{1: 1, 5: 5, 7: 6, 99: 99} {
+		if got := Top(h, index); got != want {
+			t.Errorf("link %d: got %d, want %d", index, got, want)
+		}
 	}
 }

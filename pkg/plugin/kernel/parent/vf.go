@@ -80,19 +80,10 @@ func refused(l rtnl.Link, pf string, vf rtnl.VF) error {
 
 // checked returns the settings of a link that is a VF with such settings.
 func (s search) checked(ctx context.Context, l rtnl.Link) (pf string, vf rtnl.VF, ok bool) {
-	if l.Kind != "" { // a virtual link
-		return "", rtnl.VF{}, false
-	}
 	dir, id := candidate{Link: l}.device(s.sys)
-	if dir == "" {
-		return "", rtnl.VF{}, false
-	}
 	mlx5 := func() bool { return linkBase(s.sys, dir+"/driver") == "mlx5_core" }
 	physfn := dir + "/physfn"
-	pfs, err := fs.ReadDir(s.sys, physfn+"/net")
-	if err != nil || len(pfs) == 0 {
-		return "", rtnl.VF{}, false // it is no VF, or its PF has no interface here
-	}
+	pfs, _ := fs.ReadDir(s.sys, physfn+"/net") // none if it is no VF, or its PF has no interface here
 	number, ok := s.number(physfn, id)
 	if !ok {
 		return "", rtnl.VF{}, false
@@ -112,10 +103,7 @@ func (s search) checked(ctx context.Context, l rtnl.Link) (pf string, vf rtnl.VF
 
 // number returns the number of the VF with a PCI address. dir is the folder of its PF.
 func (s search) number(dir, id string) (uint32, bool) {
-	entries, err := fs.ReadDir(s.sys, dir)
-	if err != nil {
-		return 0, false
-	}
+	entries, _ := fs.ReadDir(s.sys, dir) // none if it is no VF
 	for _, e := range entries {
 		text, ok := strings.CutPrefix(e.Name(), "virtfn")
 		if !ok || linkBase(s.sys, dir+"/"+e.Name()) != id {

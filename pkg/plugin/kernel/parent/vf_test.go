@@ -46,6 +46,7 @@ func vfNode() (pf, fstest.MapFS) {
 		{Name: "virt", Dev: "virtio3", Bus: "virtio"},
 		{Name: "vf1.100", Kind: "vlan", Lower: rtnl.Lower{Index: 3, NSID: rtnl.NoNSID}},
 		{Name: "dummy0", Kind: "dummy"},
+		{Name: "vf0.100", Kind: "vlan", Lower: rtnl.Lower{Index: 2, NSID: rtnl.NoNSID}},
 	}
 	for i := range h {
 		h[i].Index, h[i].MTU = int32(i), 4200
@@ -58,7 +59,8 @@ func vfNode() (pf, fstest.MapFS) {
 	for i := range 2 {
 		physfn := fmt.Sprintf("bus/pci/devices/0000:0b:00.%d/physfn/", i+2)
 		sys[physfn+"net/pf0/mtu"] = &fstest.MapFile{}
-		sys[physfn+"net/rep0/phys_port_name"] = &fstest.MapFile{Data: []byte("pf0vf0\n")}
+		sys[physfn+"net/a_rep/phys_port_name"] = &fstest.MapFile{Data: []byte("pf0vf0\n")}
+		symlink(sys, physfn+"consumer", fmt.Sprintf("../0000:0b:00.%d", i+2)) // no number of a VF
 		symlink(sys, fmt.Sprintf("bus/pci/devices/0000:0b:00.%d/driver", i+2), "../../../bus/pci/drivers/mlx5_core")
 		for n := range 2 {
 			symlink(sys, fmt.Sprintf("%svirtfn%d", physfn, n), fmt.Sprintf("../0000:0b:00.%d", n+2))
@@ -90,6 +92,8 @@ func TestVFWithSpoofCheckIsRefusedWithTheCommandForItsPF(t *testing.T) {
 		"the other VF is checked":               {settings: rtnl.VF{Number: 1, SpoofCheck: true}, master: "vf0"},
 		"the PF itself":                         {settings: rtnl.VF{Number: 1, SpoofCheck: true}, master: "pf0"},
 		"a VLAN on it":                          {settings: rtnl.VF{Number: 1, SpoofCheck: true, Untrusted: true}, master: "vf1.100", hint: all},
+		"a VLAN on the other VF":                {settings: rtnl.VF{Number: 1, SpoofCheck: true, Untrusted: true}, master: "vf0.100"},
+		"a VLAN on it, without RDMA":            {settings: rtnl.VF{Number: 1, SpoofCheck: true}, master: "vf1.100", change: func(r *conf.Request) { r.RDMA.Mode = conf.RDMAOff }, hint: "vf 1 spoofchk off"},
 		"the child has the VF's MAC":            {settings: rtnl.VF{Number: 1, SpoofCheck: true}, change: func(r *conf.Request) { r.Mode = conf.Passthru }},
 		"without RDMA it is the same":           {settings: rtnl.VF{Number: 1, SpoofCheck: true, Untrusted: true}, change: func(r *conf.Request) { r.RDMA.Mode = conf.RDMAOff }, hint: all},
 	} {
@@ -127,7 +131,7 @@ func TestVFWithUnknownSettingsIsNotRefused(t *testing.T) {
 		"no answer":           func(n *pf, _ fstest.MapFS) { n.err = unix.ENODEV },
 	} {
 		n, sys := vfNode()
-		n.vfs = []rtnl.VF{{Number: 1, SpoofCheck: true}}
+		n.vfs = []rtnl.VF{{SpoofCheck: true}, {Number: 1, SpoofCheck: true}}
 		change(&n, sys)
 		if _, err := selectOne(t.Context(), Place{n, nil, noRDMA, sys}, conf.Request{Rails: []conf.Rail{{Parent: conf.Parent{Name: "vf1"}}}}); err != nil {
 			t.Errorf("%s: %v", name, err)
@@ -172,7 +176,7 @@ func TestFunctionsOfANICAreToldApart(t *testing.T) {
 	wantError(t, err, cnierr.BadParent, `add "function": "physical" to rails.match`)
 	_, _, err = Select(t.Context(), Place{n, nil, noRDMA, sys}, rails(3, conf.Parent{Function: conf.Virtual}, conf.ByPCI))
 	const want = "want 3 NICs, got 2: vf0, vf1; left out: pf0 (function physical), sf88 (function scalable), virt (function physical), " +
-		"dummy0 (function none), vf1.100 (function none)"
+		"dummy0 (function none), vf0.100 (function none), vf1.100 (function none)"
 	if err == nil || !strings.HasSuffix(err.Error(), want) {
 		t.Errorf("got %v\nwant %s", err, want)
 	}

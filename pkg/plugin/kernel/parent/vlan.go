@@ -85,9 +85,7 @@ func (s search) vlan(req conf.Request, nic plan.Link, is rtnl.Link) (plan.Link, 
 	}
 	out.VLAN.Foreign = !ours(is) || is.Name != string(out.VLAN.Name())
 	out.Name, out.Index, out.MAC, out.MTU, out.Addrs = conf.LinkName(is.Name), is.Index, MAC(is), is.MTU, own(s.addrs[is.Index])
-	if nic.Layers != nil {
-		out.Layers = append([][]int32{{is.Index}}, nic.Layers...)
-	}
+	out.Layers = append([][]int32{{is.Index}}, nic.Layers...)
 	return out, nil
 }
 

@@ -4,8 +4,11 @@
 package parent
 
 import (
+	"net/netip"
 	"testing"
 
+	"github.com/google/go-cmp/cmp"
+	"github.com/google/go-cmp/cmp/cmpopts"
 	"golang.org/x/sys/unix"
 
 	"github.com/roce-cni/roce-cni/pkg/base/cnierr"
@@ -20,7 +23,7 @@ func TestOnlyTheVLANOfTheNICIsUsed(t *testing.T) {
 	const zz, far = 3, 4
 	up := uint32(unix.IFF_UP | unix.IFF_LOWER_UP)
 	link := func(name, kind string, id int, lower int32, change func(*rtnl.Link)) rtnl.Link {
-		l := rtnl.Link{Name: name, Kind: kind, VLAN: id, Lower: rtnl.Lower{Index: lower, NSID: rtnl.NoNSID}, Type: unix.ARPHRD_ETHER, MTU: 4200, Flags: up, Alias: plan.VLANMark}
+		l := rtnl.Link{Name: name, Kind: kind, VLAN: id, Lower: rtnl.Lower{Index: lower, NSID: rtnl.NoNSID}, Type: unix.ARPHRD_ETHER, MTU: 1500, Address: []byte{2, 0, 0, 0, 1, 20}, Flags: up, Alias: plan.VLANMark}
 		if change != nil {
 			change(&l)
 		}
@@ -46,32 +49,53 @@ func TestOnlyTheVLANOfTheNICIsUsed(t *testing.T) {
 		"it is down":                          {beside: link("zz.120", "vlan", 120, zz, func(l *rtnl.Link) { l.Flags = 0 }), hint: "ip link set zz.120 up"},
 	} {
 		h, sys := railNode()
+		h.linked("zz").Address = []byte{2, 0, 0, 0, 0, zz}
 		tt.beside.Index = int32(len(h))
+		addrs := []rtnl.Address{
+			{Index: zz, Prefix: netip.MustParsePrefix("172.16.3.3/24")}, {Index: tt.beside.Index, Prefix: netip.MustParsePrefix("172.16.120.3/24")},
+		}
 		h = append(h, tt.beside)
 		req := rails(1, conf.Parent{IfNames: []string{"zz*"}}, conf.ByPCI) // its VLANs match too
 		req.VLAN = 120
-		l, err := selectOne(t.Context(), Place{h, nil, noRDMA, sys}, req)
+		l, err := selectOne(t.Context(), Place{h, addrs, noRDMA, sys}, req)
 		if tt.hint != "" {
 			wantError(t, err, cnierr.BadParent, tt.hint)
 			continue
 		}
-		want := rtnl.Link{Name: "zz.120"}
+		on := &plan.OnVLAN{VLAN: conf.VLAN{ID: 120, NIC: "zz"}, Identity: plan.NIC{Index: zz, MAC: conf.MAC{2, 0, 0, 0, 0, zz}}, Foreign: tt.foreign}
+		want := plan.Link{Name: "zz.120", MAC: on.Identity.MAC, MTU: 4200, Layers: [][]int32{{zz}}, VLAN: on}
 		if tt.is {
-			want = tt.beside
+			want = plan.Link{
+				Name: conf.LinkName(tt.beside.Name), Index: 13, MAC: conf.MAC{2, 0, 0, 0, 1, 20}, MTU: 1500, Layers: [][]int32{{13}, {zz}}, VLAN: on,
+				Addrs: []netip.Prefix{netip.MustParsePrefix("172.16.120.3/24")},
+			}
 		}
-		if err != nil || string(l.Name) != want.Name || l.Index != want.Index || l.VLAN == nil || l.VLAN.Foreign != tt.foreign || l.VLAN.NIC != "zz" {
-			t.Errorf("%s: got %+v, %+v, %v, want %s with the index %d", name, l, l.VLAN, err, want.Name, want.Index)
+		if diff := cmp.Diff(want, l, cmpopts.EquateComparable(netip.Prefix{})); err != nil || diff != "" {
+			t.Errorf("%s: %v (-want +got)\n%s", name, err, diff)
 		}
 	}
 }
 
-func TestARailWithoutANICHasNoVLAN(t *testing.T) {
+// TestEachRailHasItsOwnVLAN has a rail without a NIC, one whose VLAN is down, and two that are
+// found by the names that roce gives: then the links of the node are not listed.
+func TestEachRailHasItsOwnVLAN(t *testing.T) {
 	t.Parallel()
 	h, sys := railNode()
-	req := conf.Request{VLAN: 120, Rails: []conf.Rail{{Parent: conf.Parent{Name: "nosuch"}}, {Parent: conf.Parent{Name: "zz"}}}}
-	links, faults, err := Select(t.Context(), Place{h, nil, noRDMA, sys}, req)
-	if err != nil || faults[1] != nil || links[1].Name != "zz.120" {
-		t.Fatalf("got %+v, %v, %v", links, faults, err)
+	req := conf.Request{VLAN: 120}
+	for _, name := range []conf.LinkName{"nosuch", "yy", "zz", "far"} {
+		req.Rails = append(req.Rails, conf.Rail{Parent: conf.Parent{Name: name}})
+	}
+	for i, nic := range []int32{5, 3, 4} {
+		l := rtnl.Link{Name: h[nic].Name + ".120", Kind: "vlan", VLAN: 120, Index: int32(len(h)), Lower: rtnl.Lower{Index: nic, NSID: rtnl.NoNSID}, MTU: 4200}
+		if i > 0 {
+			l.Flags = unix.IFF_UP | unix.IFF_LOWER_UP
+		}
+		h = append(h, l)
+	}
+	got, faults := selected(t, Place{silent{h}, nil, noRDMA, sys}, req)
+	if diff := cmp.Diff([]string{"!", "!", "zz.120", "far.120"}, got); diff != "" {
+		t.Errorf("%v (-want +got)\n%s", faults, diff)
 	}
 	wantError(t, faults[0], cnierr.BadParent, "key master")
+	wantError(t, faults[1], cnierr.BadParent, "ip link set yy.120 up")
 }
