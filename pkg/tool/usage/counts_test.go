@@ -48,19 +48,25 @@ func TestACountStaysWhileLooksFailAndTakesATwentiethOfTheTime(t *testing.T) {
 				t.Fatal(err)
 			}
 			pauses, valid = append(pauses, d/time.Second), append(valid, time.Until(written.Until)/time.Second)
-			if time.Sleep(d); len(pauses) == 7 {
+			if time.Sleep(d); len(pauses) == 8 {
 				stop()
 			}
 			return ctx.Err()
 		})
-		if diff := cmp.Diff([]time.Duration{40, 15, 15, 15, 15, 15, 15}, pauses); diff != "" {
+		if diff := cmp.Diff([]time.Duration{40, 15, 15, 15, 15, 15, 15, 15}, pauses); diff != "" {
 			t.Errorf("pauses (-want +got)\n%s", diff)
 		}
-		if diff := cmp.Diff([]time.Duration{120, 80, 65, 50, 35, 20, 45}, valid); diff != "" {
+		if diff := cmp.Diff([]time.Duration{120, 80, 65, 50, 35, 20, 45, 45}, valid); diff != "" {
 			t.Errorf("what was written is valid for (-want +got)\n%s", diff)
 		}
 		if got := strings.Count(log.String(), "netlink is away"); got != 1 {
 			t.Errorf("the fault is logged %d times, want once\n%s", got, log.String())
+		}
+		if lines := strings.Count(log.String(), "\n"); lines != 1 {
+			t.Errorf("what works again is logged:\n%s", log.String())
+		}
+		if written, err := file.Read(); err != nil || len(written.Rows) != 1 || written.Rows[0].Device != "rxe0" {
+			t.Errorf("%+v was written, error %v", written, err)
 		}
 	})
 }

@@ -6,14 +6,12 @@ package usage
 import (
 	"bufio"
 	"context"
-	"encoding/binary"
 	"encoding/hex"
 	"fmt"
 	"io/fs"
 	"net/netip"
 	"os"
 	"path/filepath"
-	"slices"
 	"strings"
 	"testing"
 	"testing/fstest"
@@ -60,12 +58,12 @@ func recorded(t *testing.T) kernel {
 func (kernel) Close() {}
 
 func (k kernel) Dump(_ context.Context, req nlsock.Request) ([][]byte, error) {
-	for _, device := range nlsock.Attributes(req.Body) {
-		if nlsock.Number(device) != 0 && k["both"] == nil {
+	for typ, device := range nlsock.Attributes(req.Body) {
+		if typ == 1 && nlsock.Number(device) != 0 && k["both"] == nil {
 			return nil, nil
 		}
 	}
-	return k[map[uint16]string{1: "device", 10: "qp", 13: "mr", 22: "ctx"}[req.Type&0x3ff]], nil
+	return k[map[uint16]string{1: "device", 10: "qp", 13: "mr", 17: "counter", 22: "ctx"}[req.Type&0x3ff]], nil
 }
 
 func (k kernel) Exchange(_ context.Context, reqs ...nlsock.Request) ([]nlsock.Reply, error) {
@@ -105,6 +103,8 @@ func TestObjectsBelongToThePodOfTheirProcess(t *testing.T) {
 		out.User, out.Interface, out.Processes = u, "", []rdma.Process{p}
 		return out
 	}
+	second := one
+	second.Processes = []rdma.Process{{PID: 188, Comm: "b"}}
 	both := one
 	both.QueuePairs, both.Contexts, both.Regions, both.RegionBytes = map[string]int{"UC": 2}, 2, 2, 8192
 	both.Processes = []rdma.Process{{PID: 189, Comm: "a"}, {PID: 188, Comm: "b"}}
@@ -115,10 +115,13 @@ func TestObjectsBelongToThePodOfTheirProcess(t *testing.T) {
 		"both of one pod":                 {fstest.MapFS{"189/ns/net": link("net:[77]"), "188/ns/net": link("net:[77]")}, []Use{both}},
 		"one of the host":                 {fstest.MapFS{"189/ns/net": link("net:[77]"), "188/ns/net": link("net:[1]")}, []Use{one, of(User{Kind: Host}, rdma.Process{PID: 188, Comm: "b"})}},
 		"one of a pod without record":     {fstest.MapFS{"189/ns/net": link("net:[77]"), "188/ns/net": link("net:[78]")}, []Use{one, of(User{Kind: Unknown}, rdma.Process{PID: 188, Comm: "b"})}},
+		"one of the host, first":          {fstest.MapFS{"189/ns/net": link("net:[1]"), "188/ns/net": link("net:[77]")}, []Use{second, of(User{Kind: Host}, rdma.Process{PID: 189, Comm: "a"})}},
 		"one that has ended since it was": {fstest.MapFS{"189/ns/net": link("net:[77]")}, []Use{one, of(User{Kind: Unknown}, rdma.Process{PID: 188, Comm: "b"})}},
 	} {
 		c.proc["189/comm"], c.proc["188/comm"] = &fstest.MapFile{Data: []byte("a\n")}, &fstest.MapFile{Data: []byte("b\n")}
-		got, err := node(t, c.proc).Read(t.Context())
+		n := node(t, c.proc)
+		n.Records = append(n.Records, record.Record{Attachment: conf.Attachment{ContainerID: "c8"}}) // its namespace is not known
+		got, err := n.Read(t.Context())
 		if diff := cmp.Diff(c.want, got, cmpopts.IgnoreFields(rdma.Process{}, "Netns")); err != nil || diff != "" {
 			t.Errorf("%s: %v (-want +got)\n%s", name, err, diff)
 		}
@@ -194,7 +197,7 @@ func TestChargeIsThatOfTheControlGroupsOfThePod(t *testing.T) {
 	}{
 		"the slice of the pod":    {uid, [2]string{"0::/" + slice + "/a.scope\n", "0::/" + slice + "/b.scope/inner\n"}, fstest.MapFS{slice + "/rdma.current": current(3), slice + "/a.scope/rdma.current": current(1)}, &Charge{3, 30}},
 		"cgroupfs":                {uid, [2]string{"4:rdma:/x\n0::/kubepods/pod" + uid + "/a\n", "0::/kubepods/pod" + uid + "/b\n"}, fstest.MapFS{"kubepods/pod" + uid + "/rdma.current": current(2)}, &Charge{2, 20}},
-		"a pod without UID":       {"", [2]string{"0::/a\n", "0::/b\n"}, fstest.MapFS{"a/rdma.current": current(1), "b/rdma.current": current(1)}, &Charge{2, 20}},
+		"a pod without UID":       {"", [2]string{"0::/k/a\n", "0::/k/b\n"}, fstest.MapFS{"k/a/rdma.current": current(1), "k/b/rdma.current": current(1), "k/rdma.current": current(9)}, &Charge{2, 20}},
 		"the group of all":        {"", [2]string{"0::/\n", "0::/\n"}, fstest.MapFS{}, nil},
 		"the controller is off":   {uid, [2]string{"0::/" + slice + "/a.scope\n", ""}, fstest.MapFS{"kubepods.slice/rdma.current": current(1)}, nil},
 		"another device alone":    {"", [2]string{"0::/a\n", ""}, fstest.MapFS{"a/rdma.current": {Data: []byte("rxe1 hca_handle=9 hca_object=9\n")}}, nil},
@@ -287,6 +290,7 @@ func counted(packets, words string) fstest.MapFS {
 		"rxe0/ports/1/hw_counters/sent_pkts": packets, "rxe0/ports/1/hw_counters/rcvd_pkts": "7",
 		"mlx5_0/ports/1/counters/port_xmit_data": words, "mlx5_0/ports/1/counters/port_rcv_data": "7",
 		"mlx5_0/ports/2/counters/port_xmit_data": "7", "mlx5_0/ports/2/counters/port_rcv_data": words,
+		"rxe0/ports/1/hw_counters/sent_bytes": "1", "mlx5_0/ports/2/hw_counters/rcvd_bytes": "1", // a pair counts
 		"mlx5_0/ports/1/hw_counters/sent_pkts": "1", "silent/ports/1/state": "4: ACTIVE",
 	} {
 		out["class/infiniband/"+path] = file(value)
@@ -320,8 +324,9 @@ func TestRatesAreThoseOfTheOnlyUserOfADevice(t *testing.T) {
 	}
 
 	bound := func(sent uint64, at time.Time) []Use {
-		uses := []Use{use("rxe0", "a", 2), use("rxe0", "b", 1)}
+		uses := []Use{use("rxe0", "a", 2), use("rxe0", "b", 1), use("rxe0", "c", 1)}
 		uses[1].Counted = &Traffic{At: at, Sent: sent, Received: 2 * sent, Unit: "bytes"}
+		uses[2].Counted = &Traffic{At: at, Sent: sent + 7, Received: 3 * sent, Unit: "bytes"}
 		return uses
 	}
 	AddRates(bound(1000, start), nil, before)
@@ -329,6 +334,9 @@ func TestRatesAreThoseOfTheOnlyUserOfADevice(t *testing.T) {
 	AddRates(two, before, after)
 	if a, b := two[0], two[1]; a.Sent != nil || b.Sent == nil || b.Sent.String() != "4 kB/s" || b.Received.String() != "8 kB/s" {
 		t.Errorf("the user with counters of its own has %v, %v; the other one %v", b.Sent, b.Received, a.Sent)
+	}
+	if c := two[2]; c.Sent.String() != "4 kB/s" || c.Received.String() != "12 kB/s" {
+		t.Errorf("the second user with counters of its own has %v, %v", c.Sent, c.Received)
 	}
 
 	shared := []Use{use("rxe0", "a", 2), use("rxe0", "b", 1)}
@@ -353,24 +361,17 @@ func TestRatesForPeople(t *testing.T) {
 	}
 }
 
-// TestCountersOfAProgramAreRead has counters as fill_res_counter_entry writes them: one in the
-// mode auto pid and one that was bound by hand.
 func TestCountersOfAProgramAreRead(t *testing.T) {
 	t.Parallel()
-	attribute := func(typ uint16, value ...[]byte) []byte {
-		b := slices.Concat(value...)
-		out := binary.NativeEndian.AppendUint16(nil, uint16(4+len(b)))
-		out = append(binary.NativeEndian.AppendUint16(out, typ), b...)
-		return append(out, make([]byte, -len(out)&3)...)
-	}
-	value := func(name string, v uint64) []byte {
-		return attribute(81, attribute(attrValueName, []byte(name+"\x00")), attribute(attrValue, binary.NativeEndian.AppendUint64(nil, v)))
-	}
-	pid, values := parseCounter(slices.Concat(nlsock.AppendNumber(nil, attrPID, 188), attribute(attrValues, value("rdma_tx_bytes", 1<<40), value("out_of_buffer", 3))))
-	if diff := cmp.Diff(map[string]uint64{"rdma_tx_bytes": 1 << 40, "out_of_buffer": 3}, values); pid != 188 || diff != "" {
+	other := counter(0, "out_of_buffer", 3)[4:]
+	short := attribute(81, attribute(attrValueName, []byte("short\x00")), attribute(attrValue, []byte{1, 2, 3, 4}))
+	name := attribute(81, attribute(attrValueName, []byte("a long name\x00")))
+	pid, values := parseCounter(counter(188, "rdma_tx_bytes", 1<<40, other, short, name))
+	want := map[string]uint64{"rdma_tx_bytes": 1 << 40, "out_of_buffer": 3, "short": 0, "a long name": 0}
+	if diff := cmp.Diff(want, values); pid != 188 || diff != "" {
 		t.Errorf("PID %d (-want +got)\n%s", pid, diff)
 	}
-	if pid, values := parseCounter(attribute(attrValues, value("rdma_tx_bytes", 5))); pid != 0 || values["rdma_tx_bytes"] != 5 {
+	if pid, values := parseCounter(counter(0, "rdma_tx_bytes", 5)); pid != 0 || values["rdma_tx_bytes"] != 5 {
 		t.Errorf("bound by hand: PID %d, %v", pid, values)
 	}
 }
