@@ -52,6 +52,35 @@ func TestAnAddressIsSetAsideUntilItIsDropped(t *testing.T) {
 	}
 }
 
+// The container is not known: only one plugin can have made the interface in the namespace.
+func TestAnAsideBelongsToTheInterfaceOfItsNamespace(t *testing.T) {
+	t.Parallel()
+	ns := netns.ID{Dev: 4, Ino: 7}
+	aside := func(ifName, program string, in netns.ID) Aside {
+		return Aside{addr(1), Owner{IfName: ifName, Program: program, Netns: netns.Ref{ID: in}}}
+	}
+	roce, other := Key{ContainerID: "c1", IfName: "net1", Program: "roce"}, Key{ContainerID: "c1", IfName: "net1", Program: "macvlan"}
+	for _, c := range []struct {
+		a    Aside
+		k    Key
+		in   netns.ID
+		want bool
+	}{
+		{aside("net1", "roce", ns), roce, ns, true},
+		{aside("net1", "", ns), other, ns, true},
+		{aside("net1", "", ns), roce, ns, false},
+		{aside("net1", "roce", ns), other, ns, false},
+		{aside("net2", "roce", ns), roce, ns, false},
+		{aside("net1", "roce", netns.ID{Dev: 4, Ino: 8}), roce, ns, false},
+		{aside("net1", "roce", netns.ID{Dev: 5, Ino: 7}), roce, ns, false},
+		{aside("net1", "roce", netns.ID{}), roce, netns.ID{}, false}, // several had it
+	} {
+		if got := c.a.Of(c.k, c.in); got != c.want {
+			t.Errorf("%+v of %+v in %v: got %t", c.a, c.k, c.in, got)
+		}
+	}
+}
+
 func TestAnOwnerIsNamedByWhatIsKnownOfIt(t *testing.T) {
 	t.Parallel()
 	o := Owner{PodNamespace: "ml", PodName: "trainer-0", ContainerID: "c1", Netns: netns.Ref{Path: "/run/netns/x"}}

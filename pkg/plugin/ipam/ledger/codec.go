@@ -167,9 +167,6 @@ func decodeHolding(it item) Holding {
 			Since: v.time(),
 			Early: v.byte() != 0,
 		})
-		if v.short {
-			break
-		}
 	}
 	v.done("holding", it, reader{})
 	return h

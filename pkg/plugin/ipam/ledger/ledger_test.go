@@ -19,6 +19,7 @@ import (
 
 	"github.com/roce-cni/roce-cni/pkg/base/netns"
 	"github.com/roce-cni/roce-cni/pkg/base/netrange"
+	"github.com/roce-cni/roce-cni/pkg/plugin/conf"
 )
 
 // always returns a transaction of a function that has no error of its own.
@@ -153,6 +154,10 @@ func randomStep(r *rand.Rand, l *Ledger, n *naive) error {
 		if r.IntN(3) == 0 {
 			spot.Addr = netip.AddrFrom16([16]byte{0x20, 1, 15: byte(r.IntN(40))})
 		}
+		if r.IntN(8) == 0 { // the first and the last of a family
+			ends := []string{"0.0.0.0", "0.0.0.1", "255.255.255.254", "255.255.255.255", "::", "ffff:ffff:ffff:ffff:ffff:ffff:ffff:ffff"}
+			spot.Addr = netip.MustParseAddr(ends[r.IntN(len(ends))])
+		}
 		if slices.ContainsFunc(n.runs()[pool], func(r netrange.Range) bool { return r.Contains(spot.Addr) }) {
 			return nil
 		}
@@ -286,6 +291,29 @@ func retireTwice(l *Ledger) {
 	all := func(Place) State { return Released }
 	l.Retire(h, all)
 	l.Retire(h, all)
+}
+
+func TestTheHolderOfAnAddressIsFoundAndNamed(t *testing.T) {
+	t.Parallel()
+	s, _ := store(t)
+	for n := range 9 {
+		give(t, s, n)
+	}
+	must(t, s.Update(t.Context(), end(8)))
+	must(t, s.View(t.Context(), always(func(l *Ledger) {
+		for n := range 8 {
+			h := l.Holder(Spot{"a", addr(n)})
+			want := conf.Attachment{ContainerID: conf.ContainerID(fmt.Sprint("c", n)), IfName: "net1"}
+			if h.Owner != owner(n) || h.Owner.Attachment() != want {
+				t.Errorf("holder of %v: got %+v", addr(n), h)
+			}
+		}
+		for _, spot := range []Spot{{"a", addr(8)}, {"b", addr(1)}} {
+			if h := l.Holder(spot); len(h.Places) > 0 {
+				t.Errorf("holder of %v: got %+v, want none", spot, h)
+			}
+		}
+	})))
 }
 
 // A call that looks at a few neighbours of each position sees all holdings over

@@ -7,8 +7,12 @@ import (
 	"context"
 	"errors"
 	"os"
+	"path/filepath"
 	"slices"
+	"strings"
 	"testing"
+
+	"golang.org/x/sys/unix"
 
 	"github.com/roce-cni/roce-cni/pkg/base/cnierr"
 )
@@ -27,6 +31,7 @@ func damage(t *testing.T, s Store) (why error) {
 func TestWhatContradictsItselfIsDamaged(t *testing.T) {
 	t.Parallel()
 	for name, spoil := range map[string]func(*Ledger){
+		"a table that is missing": func(l *Ledger) { must(t, l.tx.tx.DeleteBucket([]byte("run"))); l.meta.changes++ },
 		"an older version":        func(l *Ledger) { l.meta.put([]byte("version"), []byte{version - 1}) },
 		"a lease that no run has": func(l *Ledger) { l.takeFromRun(Spot{"a", addr(1)}) },
 		"a run without lease":     func(l *Ledger) { l.addToRun(Spot{"a", addr(9)}) },
@@ -51,10 +56,83 @@ func TestWhatContradictsItselfIsDamaged(t *testing.T) {
 				t.Fatalf("the sound database: %v", why)
 			}
 			must(t, s.Update(t.Context(), always(spoil)))
-			if why := damage(t, s); !errors.Is(why, errDamaged) {
+			why := damage(t, s)
+			if !errors.Is(why, errDamaged) || name == "a table that is missing" && !strings.HasSuffix(why.Error(), "there is no table run") {
 				t.Errorf("got %v, want damage", why)
 			}
 		})
+	}
+}
+
+func TestARebuildThatIsRefusedChangesNothing(t *testing.T) {
+	t.Parallel()
+	s, _ := store(t)
+	give(t, s, 1)
+	must(t, s.Update(t.Context(), always(func(l *Ledger) { l.addToRun(Spot{"a", addr(9)}) })))
+	no := cnierr.New(cnierr.NotAvailable, "look at records", "", "", "no")
+	err := s.Rebuild(t.Context(), func(error) (func(*Ledger), error) {
+		return func(*Ledger) { t.Error("it is filled") }, no
+	})
+	if !errors.Is(err, no) || damage(t, s) == nil {
+		t.Errorf("got %v", err)
+	}
+	if got, want := files(t, s.Dir), []string{dbName, lockName}; !slices.Equal(got, want) {
+		t.Errorf("got the files %q, want %q", got, want)
+	}
+}
+
+func TestADatabaseTakesItsNameOnlyWhenItIsWhole(t *testing.T) {
+	t.Parallel()
+	s, _ := store(t)
+	give(t, s, 1)
+	no := errors.New("no")
+	var file *os.File
+	err := s.replace(func(f *os.File) error {
+		file = f
+		return no
+	})
+	if !errors.Is(err, no) || !errors.Is(file.Close(), os.ErrClosed) {
+		t.Errorf("of a file that cannot be written: %v, or it stays open", err)
+	}
+	if got, want := files(t, s.Dir), []string{dbName, lockName}; !slices.Equal(got, want) {
+		t.Errorf("got the files %q, want %q", got, want)
+	}
+	must(t, os.Remove(s.db()))
+	must(t, os.Mkdir(s.db(), 0o700))
+	if err := s.replace(s.blank); !errors.Is(err, unix.EEXIST) {
+		t.Errorf("where a folder is: %v", err)
+	}
+	s.Dir += "/none"
+	if err := s.replace(s.blank); !errors.Is(err, os.ErrNotExist) {
+		t.Errorf("in no folder: %v", err)
+	}
+}
+
+// What is not written must not count as an empty database.
+func TestAFileThatCannotBeWrittenBecomesNoDatabase(t *testing.T) {
+	t.Parallel()
+	s, _ := store(t)
+	give(t, s, 1)
+	none := func() *os.File {
+		path := filepath.Join(t.TempDir(), "file")
+		must(t, os.WriteFile(path, nil, 0o400))
+		f, err := os.Open(path)
+		must(t, err)
+		return f
+	}
+	var copied error
+	must(t, s.View(t.Context(), always(func(l *Ledger) { copied = l.tx.copy(none()) })))
+	for what, err := range map[string]error{
+		"copy": copied, "blank": s.blank(none()), "copyTo": s.copyTo(none()), "fill": s.fill(none(), func(*Ledger) {}),
+	} {
+		if err == nil {
+			t.Errorf("%s: no error", what)
+		}
+	}
+	f, err := os.Create(filepath.Join(t.TempDir(), "twice"))
+	must(t, err)
+	if err := create(f, []string{"a", "a"}, func([]*table) {}); err == nil {
+		t.Error("two tables of one name: no error")
 	}
 }
 
