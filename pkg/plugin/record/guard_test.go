@@ -5,6 +5,8 @@ package record
 
 import (
 	"context"
+	"errors"
+	"io/fs"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -45,6 +47,13 @@ func TestLockWaitsForTheProgramThatHasTheGuard(t *testing.T) {
 	if _, err := s.Lock(ctx, "c1"); err == nil || cnierr.CodeOf(err) != cnierr.TryAgain {
 		t.Errorf("got %v, want code %d", err, cnierr.TryAgain)
 	}
+	cancel()
+	if _, ok, err := s.TryLock(ctx, "c1"); ok || cnierr.CodeOf(err) != cnierr.TryAgain {
+		t.Errorf("TryLock: got %t, %v, want code %d", ok, err, cnierr.TryAgain)
+	}
+	if err := s.Sweep(ctx); err != nil {
+		t.Errorf("Sweep of a container with a record: %v", err)
+	}
 	other, err := s.Lock(t.Context(), "c2")
 	if err != nil {
 		t.Fatalf("another container: %v", err)
@@ -70,7 +79,11 @@ func TestGuardDoesNotKeepALockForEver(t *testing.T) {
 
 func TestGuardNeedsTheLock(t *testing.T) {
 	t.Parallel()
-	if _, err := empty(t).Guard("c1"); err == nil || cnierr.CodeOf(err) != cnierr.IO {
+	s := empty(t)
+	if _, err := s.Guard("c1"); !errors.Is(err, fs.ErrNotExist) || cnierr.CodeOf(err) != cnierr.IO {
 		t.Errorf("got %v, want code %d", err, cnierr.IO)
+	}
+	if err := awaitGuards(t.Context(), filepath.Join(s.folder("c1"), lockName), 0); !errors.Is(err, fs.ErrNotExist) {
+		t.Errorf("guards of no lock: got %v", err)
 	}
 }

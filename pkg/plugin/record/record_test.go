@@ -21,6 +21,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 	"github.com/google/go-cmp/cmp/cmpopts"
+	"golang.org/x/sys/unix"
 
 	"github.com/roce-cni/roce-cni/pkg/base/cnierr"
 	"github.com/roce-cni/roce-cni/pkg/base/netns"
@@ -84,7 +85,9 @@ func empty(t *testing.T) Store { return Store{Dir: t.TempDir(), BootID: "boot-1"
 func saved(t *testing.T) Store {
 	t.Helper()
 	s := empty(t)
-	locked(t, s, func() { must(t, s.Save(example())) })
+	r := example()
+	r.Version, r.BootID = 0, "" // Save sets them
+	locked(t, s, func() { must(t, s.Save(r)) })
 	return s
 }
 
@@ -122,15 +125,33 @@ func TestSavedRecordLoadsAsItWas(t *testing.T) {
 	if keys, err := s.List(); err != nil || !cmp.Equal(keys, []conf.Attachment{c1}) {
 		t.Errorf("List() = %v, %v", keys, err)
 	}
+	plant(t, s.path(conf.Attachment{ContainerID: "no-lock", IfName: "net1"}), "")
 	locked(t, s, func() {
 		if busy, err := s.Busy(); err != nil || !cmp.Equal(busy, []conf.ContainerID{"c1"}) {
 			t.Errorf("Busy() = %v, %v", busy, err)
 		}
 	})
+	if busy, err := s.Busy(); err != nil || len(busy) > 0 {
+		t.Errorf("Busy() = %v, %v, want none", busy, err)
+	}
+	if of, err := s.Of("a-file"); cnierr.CodeOf(err) != cnierr.IO {
+		t.Errorf("Of a file: %v, %v", of, err)
+	}
 	s.BootID = "boot-2"
 	got, err = s.Load(c1)
 	if err != nil || len(got.Plan.Ops) != 0 || got.Committed || got.Saved != 0 {
 		t.Errorf("in another boot there are %d operations, committed %v, saved %v, %v; want none", len(got.Plan.Ops), got.Committed, got.Saved, err)
+	}
+}
+
+func TestAStoreWithoutFoldersHasNoRecord(t *testing.T) {
+	t.Parallel()
+	s := empty(t)
+	list, listErr := s.List()
+	of, ofErr := s.Of("c1")
+	busy, busyErr := s.Busy()
+	if err := errors.Join(listErr, ofErr, busyErr, s.Sweep(t.Context())); err != nil || len(list)+len(of)+len(busy) > 0 {
+		t.Errorf("got %v, %v, %v, %v", list, of, busy, err)
 	}
 }
 
@@ -172,6 +193,12 @@ func TestARecordOfANewerFormatNamesTheRemedy(t *testing.T) {
 			t.Errorf("%s: got %+v, want code %d and what to install", content, e, cnierr.Unreadable)
 		}
 	}
+	for content, want := range map[string]string{`{"version":2}`: "it has format 2, and this version reads 3", `{"version":3,"network":7}`: "cannot unmarshal number"} {
+		_, err := Store{}.decode("file", []byte(content))
+		if e := cnierr.CNI("roce", err); e == nil || e.Code != uint(cnierr.Unreadable) || !strings.Contains(e.Msg, want) || !strings.Contains(e.Details, "delete the pod") {
+			t.Errorf("%s: got %+v, want code %d and %q", content, e, cnierr.Unreadable, want)
+		}
+	}
 }
 
 func TestNothingRemainsOfADeletedContainer(t *testing.T) {
@@ -204,15 +231,35 @@ func TestLockGivesUp(t *testing.T) {
 		if _, err := s.Lock(ctx, "c1"); err == nil || cnierr.CodeOf(err) != cnierr.TryAgain {
 			t.Errorf("when its context is over: %v, want code %d", err, cnierr.TryAgain)
 		}
+		cancel()
+		release, err := s.LockMoves(t.Context())
+		must(t, err)
+		defer release()
+		if _, err := s.LockMoves(ctx); err == nil || cnierr.CodeOf(err) != cnierr.TryAgain {
+			t.Errorf("a lock of the node when the context is over: %v, want code %d", err, cnierr.TryAgain)
+		}
 	})
+	must(t, os.Mkdir(filepath.Join(s.Dir, "gids.lock"), 0o700))
+	_, gids := s.LockGIDs(t.Context())
+	others := empty(t)
+	must(t, os.Chmod(others.Dir, 0o777))
+	_, shared := others.LockShared(t.Context())
+	for err, want := range map[error]cnierr.Code{
+		context.Canceled: cnierr.TryAgain, context.DeadlineExceeded: cnierr.TryAgain, unix.ENOLCK: cnierr.IO,
+	} {
+		if got := lockError("lock container", "c1", "/p", err); cnierr.CodeOf(got) != want {
+			t.Errorf("%v: got %v, want code %d", err, got, want)
+		}
+	}
 	s.Dir = filepath.Join(s.Dir, "file")
 	plant(t, s.Dir, "")
 	_, lock := s.Lock(t.Context(), "c1")
 	_, moves := s.LockMoves(t.Context())
 	_, load := s.Load(c1)
 	_, list := s.List()
+	_, busy := s.Busy()
 	for what, err := range map[string]error{
-		"Lock": lock, "LockMoves": moves, "Load": load, "List": list, "Save": s.Save(example()), "Delete": s.Delete(c1), "Sweep": s.Sweep(t.Context()),
+		"Lock": lock, "LockMoves": moves, "Load": load, "List": list, "Busy": busy, "LockGIDs": gids, "LockShared": shared, "Save": s.Save(example()), "Delete": s.Delete(c1), "Sweep": s.Sweep(t.Context()),
 	} {
 		if err == nil || cnierr.CodeOf(err) != cnierr.IO {
 			t.Errorf("%s where no folder can be: %v, want code %d", what, err, cnierr.IO)
@@ -253,6 +300,11 @@ func TestAMessageNamesThePodOrElseTheContainer(t *testing.T) {
 func TestASaveThatFailsKeepsTheRecordOfBefore(t *testing.T) {
 	t.Parallel()
 	s := saved(t)
+	torn := example()
+	torn.Config, torn.Network = []byte("{"), "other"
+	if err := s.Save(torn); err == nil || !strings.Contains(err.Error(), "encode record of c1/net1") {
+		t.Errorf("of what cannot be encoded: %v", err)
+	}
 	for _, change := range []func(r *Record){
 		func(r *Record) { r.Netns = strings.Repeat("x", trusted.MaxSize) },
 		func(r *Record) { r.Config = []byte(`{"note":"` + strings.Repeat("<", trusted.MaxSize/4) + `"}`) }, // JSON escapes it
@@ -287,6 +339,9 @@ func TestNoLinkIsFollowed(t *testing.T) {
 	}
 	if _, ok, err := s.TryLock(ctx, "c2"); ok || cnierr.CodeOf(err) != cnierr.IO {
 		t.Errorf("TryLock of a link: %t, %v", ok, err)
+	}
+	if err := s.Sweep(ctx); cnierr.CodeOf(err) != cnierr.IO {
+		t.Errorf("Sweep with a link: %v", err)
 	}
 	locked(t, s, func() { must(t, s.Save(example())) })
 	if _, err := s.Load(c1); err != nil {
@@ -419,6 +474,9 @@ func TestAllSkipsWhatIsGoneAndNamesWhatCannotBeRead(t *testing.T) {
 	if want := []string{"c1/net1 true", "c1/net3 false"}; !slices.Equal(got, want) {
 		t.Errorf("got %q, want %q", got, want)
 	}
+	for range s.All() {
+		break // one is enough for this caller
+	}
 	for r, err := range s.All(c1) {
 		if err == nil && r.Attachment == c1 {
 			t.Error("All yields what it is to leave out")
@@ -426,9 +484,13 @@ func TestAllSkipsWhatIsGoneAndNamesWhatCannotBeRead(t *testing.T) {
 	}
 	must(t, os.RemoveAll(s.root()))
 	plant(t, s.root(), "")
+	yielded := 0
 	for r, err := range s.All() {
-		if r.Attachment != (conf.Attachment{}) || err == nil {
+		if yielded++; r.Attachment != (conf.Attachment{}) || cnierr.CodeOf(err) != cnierr.IO {
 			t.Errorf("no folder: got %v, %v", r.Attachment, err)
 		}
+	}
+	if yielded != 1 {
+		t.Errorf("no folder: %d times", yielded)
 	}
 }
