@@ -71,7 +71,10 @@ type reporter struct {
 func newReporter(node string, every time.Duration, unused []string, publish func(context.Context, string, fleet.Report) error, log *slog.Logger) *reporter {
 	ports := func(ctx context.Context) ([]nic.Details, error) {
 		n, err := nic.Live(ctx)
-		return n.Inventory(), err
+		if err != nil {
+			return nil, err
+		}
+		return n.Inventory(), nil
 	}
 	wait := func(ctx context.Context, d time.Duration) error { return cli.Wait(ctx, spread(d)) }
 	return &reporter{

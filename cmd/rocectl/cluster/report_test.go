@@ -235,6 +235,17 @@ func portsIn(state string, free int) []nic.Details {
 	}
 }
 
+// The agent of a node whose NICs cannot be listed goes on.
+func TestNICsThatCannotBeListedAreAnError(t *testing.T) {
+	t.Parallel()
+	ctx, stop := context.WithCancel(t.Context())
+	stop()
+	r := newReporter("gpu-01", time.Minute, nil, nil, slog.New(slog.DiscardHandler))
+	if ports, err := r.ports(ctx); !errors.Is(err, context.Canceled) || ports != nil {
+		t.Errorf("it finds %v, %v", ports, err)
+	}
+}
+
 // TestAPortThatFlapsIsReportedOnce has a port that changes its state at each look for an hour.
 func TestAPortThatFlapsIsReportedOnce(t *testing.T) {
 	t.Parallel()
