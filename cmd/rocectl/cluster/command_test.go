@@ -198,7 +198,7 @@ old gpu 0 0 of 0 1 0`,
 	}
 }
 
-// freeAddress returns an address at which nobody listens.
+// freeAddress returns an address of the machine that is unused.
 func freeAddress(t *testing.T) string {
 	t.Helper()
 	l, err := net.Listen("tcp", "127.0.0.1:0")

@@ -235,7 +235,7 @@ func portsIn(state string, free int) []nic.Details {
 	}
 }
 
-// The agent of a node whose NICs cannot be listed goes on.
+// The agent goes on then.
 func TestNICsThatCannotBeListedAreAnError(t *testing.T) {
 	t.Parallel()
 	ctx, stop := context.WithCancel(t.Context())
