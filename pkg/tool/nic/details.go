@@ -202,9 +202,6 @@ func (n Node) qosOf(links []string) string {
 }
 
 func (n Node) hardware(d *Details) {
-	if d.PCI == "" {
-		return
-	}
 	dir := "bus/pci/devices/" + d.PCI + "/"
 	d.VendorID = strings.TrimPrefix(n.text(dir+"vendor"), "0x")
 	d.DeviceID = strings.TrimPrefix(n.text(dir+"device"), "0x")

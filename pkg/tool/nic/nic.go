@@ -191,8 +191,8 @@ func (n Node) first(is func(rtnl.Link) bool) *rtnl.Link {
 
 // beside returns the interface in a folder of sysfs, if it has exactly one.
 func (n Node) beside(dir string) *rtnl.Link {
-	entries, err := fs.ReadDir(n.Sys, dir)
-	if err != nil || len(entries) != 1 {
+	entries, _ := fs.ReadDir(n.Sys, dir)
+	if len(entries) != 1 {
 		return nil
 	}
 	return n.first(func(l rtnl.Link) bool { return l.Name == entries[0].Name() })
@@ -200,14 +200,11 @@ func (n Node) beside(dir string) *rtnl.Link {
 
 // function returns the address of the PCI function of a port, "" if it has none.
 func (n Node) function(p Port) string {
-	device, netdev := p.Device.Name, conf.LinkName("")
-	if p.away { // another device may have its name
-		device = ""
-	}
+	var netdev conf.LinkName
 	if p.Own != nil {
 		netdev = conf.LinkName(p.Own.Name)
 	}
-	return discover.Function(n.Sys, device, netdev)
+	return discover.Function(n.Sys, p.Device.Name, netdev)
 }
 
 func (n Node) text(name string) string { return discover.Text(n.Sys, name) }

@@ -4,7 +4,9 @@
 package nic
 
 import (
+	"encoding/json"
 	"errors"
+	"flag"
 	"fmt"
 	"io/fs"
 	"net/netip"
@@ -18,9 +20,13 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"golang.org/x/sys/unix"
 
+	"github.com/roce-cni/roce-cni/integration/cnitest"
+	"github.com/roce-cni/roce-cni/pkg/plugin/kernel/kerneltest"
 	"github.com/roce-cni/roce-cni/pkg/plugin/kernel/rtnl"
 	"github.com/roce-cni/roce-cni/pkg/plugin/rdma/nldev"
 )
+
+var update = flag.Bool("update", false, "rewrite the golden in testdata")
 
 // tree is a sysfs that is built function by function.
 type tree struct{ fstest.MapFS }
@@ -83,6 +89,7 @@ func gpuServer() Node {
 		n.nic(t, slot(i%2, 3+i%2), fmt.Sprintf("ens%df0np0", i+1), fmt.Sprintf("mlx5_%d", 7-i), i/4)
 		t.function(slot(4+i%2, 5+i%2), "0x10de", "0x2330", []string{"0x030200", "0x030000"}[i%2], i/4) // 3D, or with outputs for screens
 	}
+	t.function("pci0000:10/0000:10:01.0/0000:11:00.0/0000:12:01.0/0000:14:00.0", "0x10de", "0x22a3", "0x068000", 0) // a switch of NVLink
 	t.function("pci0000:00/0000:00:1c.0/0000:02:00.0", "0x1a03", "0x2000", "0x030000", 0)
 	return n
 }
@@ -140,10 +147,16 @@ func TestDistancesAreThoseOfNvidiaSmi(t *testing.T) {
 			t.Errorf("%s: got %s, want %s", c.way, got, c.want)
 		}
 	}
-	if got := n.distance(path.Base(nic), "0000:ff:00.0"); got != "" {
-		t.Errorf("a function that is not there is at the distance %q", got)
+	for _, pair := range [][2]string{{path.Base(nic), "0000:ff:00.0"}, {"0000:ff:00.0", path.Base(nic)}} {
+		if got := n.distance(pair[0], pair[1]); got != "" {
+			t.Errorf("a function that is not there is at the distance %q", got)
+		}
 	}
-	if got := n.nearest(path.Base(nic)); len(n.gpus()) != 6 || len(got) != 1 || got[0].PCI != "0000:14:00.0" || got[0].Name != "GPU0" {
+	if got := n.distance(path.Base(nic), path.Base(nic)); got != PIX {
+		t.Errorf("a function is at the distance %s of itself", got)
+	}
+	s.write("bus/pci/devices/0000:ff:01.0/class", "0x030200") // nothing tells where it is
+	if got := n.nearest(path.Base(nic)); len(n.gpus()) != 7 || len(got) != 1 || got[0].PCI != "0000:14:00.0" || got[0].Name != "GPU0" {
 		t.Errorf("nearest: %+v", got)
 	}
 }
@@ -161,13 +174,41 @@ func TestNVIDIAsDriverHidesEntriesOfPods(t *testing.T) {
 	}
 }
 
+// equalsGolden compares ports with a file that has a line for each of them, and how much of its
+// table is free.
+func equalsGolden(t *testing.T, name string, ports []Details) {
+	t.Helper()
+	var got strings.Builder
+	for _, p := range ports {
+		b, err := json.Marshal(p)
+		if err != nil {
+			t.Fatal(err)
+		}
+		fmt.Fprintf(&got, "%s %q %q %d %s\n", p, p.Cables(), Rate(p.Speed), p.GIDs.Free(), b)
+	}
+	if *update {
+		if err := os.WriteFile("testdata/"+name, []byte(got.String()), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	want, err := os.ReadFile("testdata/" + name)
+	if diff := cmp.Diff(string(want), got.String()); err != nil || diff != "" {
+		t.Errorf("%v; if the ports should differ, run make golden (-want +got)\n%s", err, diff)
+	}
+}
+
 // TestPortsThatAreNoRail have no number, and come after the rails: InfiniBand, the ports
 // of a bond, a representor. A device that a pod has keeps its number. A virtual function is
 // left out.
 func TestPortsThatAreNoRail(t *testing.T) {
 	t.Parallel()
 	s := tree{fstest.MapFS{}}
-	n := Node{Sys: s.MapFS, Driver: func(string) (Driver, error) { return Driver{}, errors.New("no driver") }}
+	n := Node{Sys: s.MapFS, Driver: func(netdev string) (Driver, error) {
+		if netdev == "ibp3s0" {
+			return Driver{Name: "half an answer"}, errors.New("no driver")
+		}
+		return Driver{Name: "mlx5_core of " + netdev}, nil
+	}, QoS: func(netdev string) (QoS, error) { return QoS{PFC: Priorities(len(netdev))}, nil }}
 	n.nic(s, "pci0000:00/0000:00:01.0/0000:01:00.0", "ens1", "mlx5_0", 0)
 	n.nic(s, "pci0000:00/0000:00:02.0/0000:02:00.0", "ens2", "mlx5_1", 0)
 	n.nic(s, "pci0000:00/0000:00:03.0/0000:03:00.0", "ibp3s0", "mlx5_2", -1)
@@ -197,27 +238,19 @@ func TestPortsThatAreNoRail(t *testing.T) {
 		s.write("devices/pci0000:00/0000:00:0"+at+"/speed", mbits)
 	}
 
-	var got []string
-	for _, p := range n.Inventory() {
-		number := func(n *int) string {
-			if n == nil {
-				return "-"
-			}
-			return fmt.Sprint(*n)
-		}
-		got = append(got, fmt.Sprintf("%s %s %s %s %s %s %s %s %v %d/%d %d %s", number(p.Rail), p, p.Netdev, p.PCI, number(p.NUMA), p.LinkLayer, p.State, p.Bond, p.Addresses, p.GIDs.Used, p.GIDs.Size, p.Speed, Rate(p.Speed)))
+	// iWARP is behind ens2 too. Nothing tells where nowhere0 is, and several links are beside crowd0.
+	for i, name := range []string{"irdma0", "nowhere0", "crowd0"} {
+		n.RDMA.Devices = append(n.RDMA.Devices, nldev.Device{Name: name, Protocol: []string{"iw", "", ""}[i], Ports: []nldev.Port{{Number: 1, NetdevIndex: []int32{2, 0, 0}[i]}}})
 	}
-	want := []string{
-		"0 mlx5_1/1 ens2 0000:02:00.0 0 Ethernet ACTIVE  [172.16.12.1/24 fd00::1/64] 1/2 2500 2.5G",
-		"1 mlx5_4/1 ens5 0000:05:00.0 0 Ethernet AWAY  [] 0/0 400000 400G",
-		"- mlx5_0/1 ens1 0000:01:00.0 0 Ethernet ACTIVE bond0 [] 1/2 999 999M",
-		"- mlx5_1/2 ens2r0 0000:02:00.0 0 Ethernet ACTIVE  [] 0/0 0 ",
-		"- mlx5_2/1 ibp3s0 0000:03:00.0 - InfiniBand ACTIVE  [] 1/2 0 ",
-		"- mlx5_5/1 ens6 0000:01:00.1 0 Ethernet ACTIVE bond0 [] 1/2 1000 1G",
+	s.write("class/infiniband/crowd0/device/net/ens1/mtu", "1500")
+	s.write("class/infiniband/crowd0/device/net/ens2/mtu", "1500")
+	for i, name := range []string{"mlx5_0", "mlx5_1", ""} { // the files for programs of devices that are here, and of one that goes
+		s.write(fmt.Sprintf("class/infiniband_verbs/uverbs%d/ibdev", i), name)
 	}
-	if diff := cmp.Diff(want, got); diff != "" {
-		t.Errorf("(-want +got)\n%s", diff)
-	}
+	s.function("pci0000:00/0000:00:06.0/0000:06:00.0", "0x8086", "0x1593", "0x020000", 0)
+	n.Links = append(n.Links, rtnl.Link{Index: 11, Name: "eno1", Type: unix.ARPHRD_ETHER, Dev: "0000:06:00.0", Bus: "pci"})
+
+	equalsGolden(t, "ports.txt", n.Inventory())
 	if others := n.Others(n.Inventory()[:1]); !slices.Equal(others, []string{"bond0", "ens4v0", "ens5"}) {
 		t.Errorf("other NICs of the type of ens2: %q", others)
 	}
@@ -282,6 +315,34 @@ func TestALAGIsOneRail(t *testing.T) {
 	}
 }
 
+// TestABondWithADeviceAndDevicesOfItsSlaves: what names the bond carries. Slaves with a device each
+// carry nothing.
+func TestABondWithADeviceAndDevicesOfItsSlaves(t *testing.T) {
+	t.Parallel()
+	s := tree{fstest.MapFS{}}
+	n := Node{Sys: s.MapFS}
+	for i := range 5 {
+		n.nic(s, fmt.Sprintf("pci0000:00/0000:00:0%d.0/0000:0%d:00.%d", i/2+1, i/2+1, i%2), fmt.Sprint("ens", i), fmt.Sprint("mlx5_", i), 0)
+	}
+	n.bond(9, 0, 1)
+	n.bond(10, 2, 3)
+	n.bond(11, 4)
+	n.RDMA.Devices[1].Ports[0].NetdevIndex = 9
+	n.RDMA.Devices = append(n.RDMA.Devices, nldev.Device{Name: "siw4", Protocol: "iw", Ports: []nldev.Port{{Number: 1, NetdevIndex: 11}}})
+	var got []string
+	for _, p := range n.Ports() {
+		got = append(got, fmt.Sprintf("%s %t %t %s %q", p, p.Carries, p.Bonded(), p.Interface().Name, p.Cables()))
+	}
+	want := []string{
+		`mlx5_0/1 false true ens0 ["ens0"]`, `mlx5_1/1 true false bond0 ["ens0" "ens1"]`,
+		`mlx5_2/1 false true ens2 ["ens2"]`, `mlx5_3/1 false true ens3 ["ens3"]`,
+		`mlx5_4/1 true true bond2 ["ens4"]`, `siw4/1 false false bond2 ["ens4"]`,
+	}
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Errorf("(-want +got)\n%s", diff)
+	}
+}
+
 // TestADeviceOfIWARPIsNoRail has three NICs, of which the first speaks iWARP: irdma can, eRDMA
 // and cxgb4 speak nothing else.
 func TestADeviceOfIWARPIsNoRail(t *testing.T) {
@@ -316,6 +377,33 @@ func TestThisMachine(t *testing.T) {
 	}
 	if _, err := ReadDriver("lo"); err == nil {
 		t.Error("the loopback interface has a driver")
+	}
+}
+
+// TestTheNodeIsThatOfItsNamespace is not parallel, because it counts open files.
+func TestTheNodeIsThatOfItsNamespace(t *testing.T) {
+	node := kerneltest.NewNode(t)
+	node.NIC("ens1")
+	node.IP("addr add 172.16.1.3/24 dev ens1")
+	before := cnitest.OpenFiles(t)
+	n, err := Live(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	l := n.first(func(l rtnl.Link) bool { return l.Name == "ens1" })
+	if l == nil || n.Link(l.Index) != l || !slices.ContainsFunc(n.Addresses, func(a rtnl.Address) bool {
+		return a.Index == l.Index && a.Prefix == netip.MustParsePrefix("172.16.1.3/24")
+	}) {
+		t.Errorf("got %+v", n)
+	}
+	if d, err := n.Driver("ens1"); err != nil || d.Name != "veth" || d.Version != "1.0" {
+		t.Errorf("the driver of a veth is %+v, %v", d, err)
+	}
+	if q, err := n.QoS("ens1"); !errors.Is(err, unix.EOPNOTSUPP) {
+		t.Errorf("a veth has %s, %v", q, err)
+	}
+	if after := cnitest.OpenFiles(t); after != before {
+		t.Errorf("%d files are open, %d were", after, before)
 	}
 }
 

@@ -52,10 +52,7 @@ func (n Node) nearest(pci string) []GPU {
 // controllers, AI accelerators and compute GPUs of all vendors. A server's own graphics
 // chip is none.
 func (n Node) gpus() []GPU {
-	entries, err := fs.ReadDir(n.Sys, "bus/pci/devices")
-	if err != nil {
-		return nil
-	}
+	entries, _ := fs.ReadDir(n.Sys, "bus/pci/devices")
 	var out []GPU
 	for _, e := range entries { // in the order of their addresses
 		dir := "bus/pci/devices/" + e.Name()
@@ -92,12 +89,9 @@ func (n Node) distance(a, b string) Distance {
 }
 
 // place returns the way from the host bridge to a function: "pci0000:5d",
-// "0000:5d:00.0", "0000:5e:00.0".
+// "0000:5d:00.0", "0000:5e:00.0"; none if it is unknown.
 func (n Node) place(pci string) []string {
-	target, err := fs.ReadLink(n.Sys, "bus/pci/devices/"+pci)
-	if err != nil {
-		return nil
-	}
+	target, _ := fs.ReadLink(n.Sys, "bus/pci/devices/"+pci)
 	part := regexp.MustCompile(`^(pci)?[0-9a-f]{4,}:[0-9a-f]{2}(:[0-9a-f]{2}\.[0-7])?$`)
 	return slices.DeleteFunc(strings.Split(target, "/"), func(s string) bool { return !part.MatchString(s) })
 }

@@ -102,6 +102,10 @@ func ReadQoS(sys fs.FS, netdev string) (QoS, error) {
 		return QoS{}, err
 	}
 	defer c.Close()
+	return askQoS(c, sys, netdev)
+}
+
+func askQoS(c nlsock.Socket, sys fs.FS, netdev string) (QoS, error) {
 	dcbmsg := []byte{unix.AF_UNSPEC, dcbCmdIEEEGet, 0, 0}
 	replies, err := c.Exchange(context.Background(), nlsock.Request{Type: unix.RTM_GETDCB, Body: nlsock.AppendText(dcbmsg, dcbAttrIfname, netdev)})
 	if err != nil {

@@ -4,9 +4,16 @@
 package nic
 
 import (
+	"context"
+	"errors"
 	"fmt"
 	"testing"
 	"testing/fstest"
+
+	"github.com/google/go-cmp/cmp"
+	"golang.org/x/sys/unix"
+
+	"github.com/roce-cni/roce-cni/pkg/base/nlsock"
 )
 
 // TestDcbnlAnswer reads an answer as the kernel sends it (dcbnl_ieee_fill): PFC for
@@ -32,12 +39,62 @@ func TestDcbnlAnswer(t *testing.T) {
 	if want := (QoS{PFC: 1 << 3, DSCP: [64]Priorities{26: 1<<3 | 1<<4, 46: 1 << 5}}); err != nil || got != want {
 		t.Errorf("got %v, %v, want %v", got, err, want)
 	}
-	if _, err := parseQoS(attr(dcbAttrIEEE)); err == nil {
-		t.Error("a driver without PFC has settings")
+	for _, short := range [][]byte{nil, attr(ieeePFC), attr(ieeePFC, 8)} {
+		if got, err := parseQoS(attr(dcbAttrIEEE, short...)); !errors.Is(err, unix.EOPNOTSUPP) || got != (QoS{}) {
+			t.Errorf("a driver without PFC has %v, %v", got, err)
+		}
+	}
+	if got, err := parseQoS(attr(dcbAttrIEEE, attr(ieeePFC, 8, 1<<5)...)); err != nil || got != (QoS{PFC: 1 << 5}) {
+		t.Errorf("a driver without more than PFC has %v, %v", got, err)
+	}
+	row := append([]byte{0, dcbCmdIEEEGet, 0, 0}, attr(dcbAttrIEEE, ieee...)...)
+	sys := fstest.MapFS{}
+	for i := range 8 {
+		for _, side := range []string{"roce_rp", "roce_np"} {
+			sys[fmt.Sprintf("class/net/ens1/ecn/%s/enable/%d", side, i)] = &fstest.MapFile{Data: []byte("1\n")}
+		}
+	}
+	got.ECN, got.TellsECN = 255, true
+	for _, c := range []struct {
+		socket answer
+		want   QoS
+		err    error
+	}{
+		{answer{reply: nlsock.Reply{Rows: [][]byte{row}}}, got, nil},
+		{answer{reply: nlsock.Reply{Err: unix.EOPNOTSUPP}}, QoS{}, unix.EOPNOTSUPP},
+		{answer{reply: nlsock.Reply{Rows: [][]byte{row[:4]}}}, QoS{ECN: 255, TellsECN: true}, unix.EOPNOTSUPP},
+		{answer{reply: nlsock.Reply{Rows: [][]byte{row[:3]}}}, QoS{}, unix.ENODATA},
+		{answer{}, QoS{}, unix.ENODATA},
+		{answer{err: unix.EPERM}, QoS{}, unix.EPERM},
+	} {
+		c.socket.t = t
+		is, err := askQoS(c.socket, sys, "ens1")
+		if is != c.want || !errors.Is(err, c.err) {
+			t.Errorf("%+v: got %v, %v, want %v, %v", c.socket, is, err, c.want, c.err)
+		}
 	}
 	if _, err := ReadQoS(fstest.MapFS{}, "lo"); err == nil {
 		t.Error("the loopback interface has PFC")
 	}
+}
+
+// answer is a socket that gives an answer about ens1.
+type answer struct {
+	reply nlsock.Reply
+	err   error
+	t     *testing.T
+}
+
+func (answer) Close() {}
+
+func (answer) Dump(context.Context, nlsock.Request) ([][]byte, error) { return nil, unix.EOPNOTSUPP }
+
+func (a answer) Exchange(_ context.Context, reqs ...nlsock.Request) ([]nlsock.Reply, error) {
+	want := []nlsock.Request{{Type: unix.RTM_GETDCB, Body: append([]byte{0, dcbCmdIEEEGet, 0, 0, 9, 0, 1, 0}, "ens1\x00\x00\x00\x00"...)}}
+	if diff := cmp.Diff(want, reqs); diff != "" {
+		a.t.Errorf("asked (-want +got)\n%s", diff)
+	}
+	return []nlsock.Reply{a.reply}, a.err
 }
 
 // TestECNHasTwoSides: a priority has ECN if it is on as reaction point and as notification point.
@@ -75,10 +132,13 @@ func TestQoSForPeople(t *testing.T) {
 func TestQoSOfABond(t *testing.T) {
 	t.Parallel()
 	s := tree{fstest.MapFS{}}
-	off := map[string]bool{}
+	off, silent := map[string]bool{}, ""
 	n := Node{Sys: s.MapFS, QoS: func(netdev string) (QoS, error) {
 		if netdev == "bond0" {
 			t.Error("the bond is asked")
+		}
+		if netdev == silent {
+			return QoS{}, unix.EOPNOTSUPP
 		}
 		return QoS{PFC: map[bool]Priorities{false: 1 << 3}[off[netdev]]}, nil
 	}}
@@ -91,5 +151,8 @@ func TestQoSOfABond(t *testing.T) {
 			t.Errorf("got %q, want %q", got, want)
 		}
 		off["ens1f1np1"] = true
+	}
+	if silent = "ens1f1np1"; n.Inventory()[0].QoS != "" {
+		t.Errorf("got %q, and a slave does not tell", n.Inventory()[0].QoS)
 	}
 }

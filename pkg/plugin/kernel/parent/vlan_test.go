@@ -76,7 +76,7 @@ func TestOnlyTheVLANOfTheNICIsUsed(t *testing.T) {
 	}
 }
 
-// TestEachRailHasItsOwnVLAN has a rail without a NIC, one whose VLAN is down, and two that are
+// TestEachRailHasItsOwnVLAN has a rail without a NIC, one with a VLAN that is down, and two that are
 // found by the names that roce gives: then the links of the node are not listed.
 func TestEachRailHasItsOwnVLAN(t *testing.T) {
 	t.Parallel()

@@ -34,14 +34,33 @@ func (a answering) Exchange(context.Context, ...nlsock.Request) ([]nlsock.Reply,
 // bytesOf returns an address as attributes have it.
 func bytesOf(s string) []byte { return netip.MustParseAddr(s).AsSlice() }
 
+// TestEachAnswerAboutLinksIsRead also says what a name is.
+func TestEachAnswerAboutLinksIsRead(t *testing.T) {
+	t.Parallel()
+	head := slices.Concat([]byte{0, 0}, u16(unix.ARPHRD_INFINIBAND), u32(6), u32(unix.IFF_UP), u32(0))
+	row := slices.Concat(head, nested(unix.IFLA_PROP_LIST, nested(unix.IFLA_ALT_IFNAME, []byte("other\x00\x00\x00"))), nested(unix.IFLA_IFNAME, []byte("ib0\x00")))
+	want := Link{Index: 6, Name: "ib0", AltNames: []string{"other"}, Flags: unix.IFF_UP, Type: unix.ARPHRD_INFINIBAND, Lower: Lower{NSID: NoNSID}}
+	c := New(answering{rows: [][]byte{row, row}, replies: []nlsock.Reply{{Rows: [][]byte{row}}}})
+	all, err := c.Links(t.Context())
+	one, errOne := c.LinkByIndex(t.Context(), 6)
+	named, errNamed := c.LinkByName(t.Context(), "other")
+	if diff := cmp.Diff([]Link{want, want, want, want}, append(all, one, named)); diff != "" || errors.Join(err, errOne, errNamed) != nil {
+		t.Errorf("%v (-want +got)\n%s", errors.Join(err, errOne, errNamed), diff)
+	}
+	if !want.Has("ib0") || !want.Has("other") || want.Has("ib") || want.Encap() != "infiniband" {
+		t.Errorf("%+v has %t, %t and %t, and is %s", want, want.Has("ib0"), want.Has("other"), want.Has("ib"), want.Encap())
+	}
+}
+
 func TestRowsOfAddresses(t *testing.T) {
 	t.Parallel()
 	row := func(family, bits, flags, scope byte, index uint32, more ...[]byte) []byte {
 		return slices.Concat([]byte{family, bits, flags, scope}, u32(index), slices.Concat(more...))
 	}
 	local, peer := nested(unix.IFA_LOCAL, bytesOf("10.0.0.3")), nested(unix.IFA_ADDRESS, bytesOf("10.0.0.4"))
+	broadcast := nested(unix.IFA_BROADCAST, bytesOf("10.0.0.255"))
 	c := New(answering{rows: [][]byte{
-		row(unix.AF_INET, 24, 0x80, unix.RT_SCOPE_UNIVERSE, 6, peer, local),
+		row(unix.AF_INET, 24, 0x80, unix.RT_SCOPE_UNIVERSE, 6, broadcast, peer, local, broadcast),
 		row(unix.AF_INET, 32, 0x80, unix.RT_SCOPE_HOST, 7, local, peer, nested(unix.IFA_FLAGS, u32(0x280))),
 		row(unix.AF_INET6, 64, 0x80, unix.RT_SCOPE_LINK, 6, nested(unix.IFA_ADDRESS, bytesOf("fe80::3"))),
 		row(unix.AF_INET, 24, 0x80, unix.RT_SCOPE_UNIVERSE, 6), // none at all
@@ -91,6 +110,7 @@ func TestRowsOfRoutes(t *testing.T) {
 		routeRow(unix.AF_INET, nil, nested(unix.RTA_MULTIPATH, []byte{1, 2, 3})),
 		routeRow(unix.AF_INET, nil, nested(unix.RTA_MULTIPATH, hop(2, 6, via))),
 		routeRow(unix.AF_INET, nil, nested(unix.RTA_MULTIPATH, hop(200, 6, via))),
+		routeRow(unix.AF_INET, nil, nested(unix.RTA_MULTIPATH, hop(8, 6))),
 		routeRow(unix.AF_INET, func(head []byte) { copy(head[8:], u32(unix.RTM_F_CLONED)) }),
 		routeRow(unix.AF_MPLS, nil),
 		routeRow(128, nil), // RTNL_FAMILY_IPMR
@@ -107,6 +127,7 @@ func TestRowsOfRoutes(t *testing.T) {
 		{Dst: all, Odd: true},
 		{Dst: all, Odd: true, Index: 6},
 		{Dst: all, Odd: true, Index: 6, Via: netip.MustParseAddr("10.0.0.1")},
+		{Dst: all, Odd: true, Index: 6},
 	}
 	got, err := c.Routes(t.Context())
 	if diff := cmp.Diff(want, got, values()); diff != "" || err != nil {
@@ -152,11 +173,11 @@ func TestRowsOfRules(t *testing.T) {
 		routeRow(unix.AF_INET, func(head []byte) {
 			copy(head[1:], []byte{0, 16, 0, 252, 0, 0, unix.FR_ACT_TO_TBL})
 			copy(head[8:], u32(unix.FIB_RULE_INVERT))
-		}, nested(unix.FRA_SRC, bytesOf("10.4.0.0")), nested(unix.FRA_TABLE, u32(1000)), nested(unix.FRA_PRIORITY, u32(5)), nested(unix.FRA_PROTOCOL, []byte{82, 0, 0, 0}),
+		}, nested(unix.FRA_SRC, bytesOf("10.4.0.0")), nested(unix.FRA_TABLE, u32(1000)), nested(unix.FRA_PRIORITY, u32(5)), nested(unix.FRA_PROTOCOL, []byte{82}), []byte{0, 0, 0},
 			nested(unix.FRA_SUPPRESS_PREFIXLEN, u32(^uint32(0))), nested(unix.FRA_SUPPRESS_IFGROUP, u32(^uint32(0)))),
 		routeRow(unix.AF_INET6, func(head []byte) { head[4], head[7] = unix.RT_TABLE_MAIN, unix.FR_ACT_UNREACHABLE }),
 		routeRow(unix.AF_INET, nil, nested(unix.FRA_SUPPRESS_PREFIXLEN, u32(0)), nested(unix.FRA_SUPPRESS_IFGROUP, u32(^uint32(0)))),
-		routeRow(unix.AF_INET, nil, nested(unix.FRA_SUPPRESS_IFGROUP, u32(3))),
+		routeRow(unix.AF_INET, nil, nested(unix.FRA_SUPPRESS_IFGROUP, u32(3)), nested(unix.FRA_PROTOCOL)),
 		routeRow(unix.AF_INET, func(head []byte) { head[1] = 8 }),
 		routeRow(unix.AF_INET, func(head []byte) { head[3] = 4 }),
 		routeRow(128, nil),

@@ -24,7 +24,7 @@ var update = flag.Bool("update", false, "rewrite the golden in testdata")
 // part, and a line for each attribute.
 type writer struct{ bytes.Buffer }
 
-func (*writer) Close() {}
+func (w *writer) Close() { w.WriteString("close\n") }
 
 func (w *writer) Dump(_ context.Context, req nlsock.Request) ([][]byte, error) {
 	w.write("dump", req)
@@ -74,6 +74,7 @@ func TestMessagesAreAsInTheGolden(t *testing.T) {
 		{"a macvlan with a mode of an ipvlan", AddChild(Child{Kind: "macvlan", Name: "net1", Lower: below, Mode: "l3"})},
 		{"a VLAN", AddVLAN("eth0.120", 4, 120)},
 		{"a veth", AddVeth(VethEnd{Name: "host0", Address: mac, MTU: 1500}, VethEnd{Name: "net1", Address: mac[1:], MTU: 1400}, 17)},
+		{"a veth of which the kernel chooses the MTU", AddVeth(VethEnd{Name: "host0", Address: mac}, VethEnd{Name: "net1", Address: mac}, 17)},
 		{"an alias", SetAlias("net1", "mine")},
 		{"up", SetUp("net1", 0)},
 		{"up, with an MTU", SetUp("net1", 4200)},
@@ -87,6 +88,7 @@ func TestMessagesAreAsInTheGolden(t *testing.T) {
 		{"an address of a pair", AddAddress(6, prefix("10.1.2.2/31"))},
 		{"an address of four", AddAddress(6, prefix("10.1.2.2/30"))},
 		{"an address of IPv6", AddAddress(6, prefix("fd00::3/64"))},
+		{"an address of IPv6 in a large subnet", AddAddress(6, prefix("fd00::3/20"))},
 		{"an address of the link", AddAddress(6, prefix("fe80::3/64"))},
 		{"no address", DeleteAddress(6, prefix("10.1.2.3/20"))},
 		{"a neighbour", SetNeighbour(neighbour)},
@@ -118,7 +120,11 @@ func TestMessagesAreAsInTheGolden(t *testing.T) {
 		{"rules", func() { _, _ = c.Rules(ctx, unix.AF_INET6) }},
 		{"the NSID", func() { _, _ = c.NSID(ctx, 17) }},
 		{"the given NSID", func() { _, _ = c.GiveNSID(ctx, 17) }},
+		{"no links", func() { c.DeleteLinks(ctx, nil, nil) }},
+		{"one link removed", func() { c.DeleteLinks(ctx, []Link{{Index: 6}}, nil) }},
+		{"two links removed", func() { c.DeleteLinks(ctx, []Link{{Index: 6}, {Index: 7}}, []Link{{Group: firstGroup}}) }},
 		{"several changes", func() { c.Batch(ctx, SetUp("a", 0), SetUp("b", 0), DeleteLink(3)) }},
+		{"the end", c.Close},
 	} {
 		fmt.Fprintf(&w, "# %s\n", q.what)
 		q.ask()

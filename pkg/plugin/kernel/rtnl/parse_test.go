@@ -103,7 +103,8 @@ func TestRowsOfLinks(t *testing.T) {
 	of := func(kind string, data []byte) []byte {
 		return nested(unix.IFLA_LINKINFO, nested(unix.IFLA_INFO_KIND, append([]byte(kind), make([]byte, 8-len(kind))...)), nested(unix.IFLA_INFO_DATA, data))
 	}
-	id, tagged, stag := nested(nl.IFLA_VLAN_ID, u16(7), u16(0)), nested(nl.IFLA_VLAN_PROTOCOL, []byte{0x81, 0, 0, 0}), nested(nl.IFLA_VLAN_PROTOCOL, []byte{0x88, 0xa8, 0, 0})
+	short := func(typ uint16, a, b byte) []byte { return append(nested(typ, []byte{a, b}), 0, 0) } // two bytes, and what fills the row
+	id, tagged, stag := short(nl.IFLA_VLAN_ID, 7, 0), short(nl.IFLA_VLAN_PROTOCOL, 0x81, 0), short(nl.IFLA_VLAN_PROTOCOL, 0x88, 0xa8)
 	lower := Lower{NSID: NoNSID}
 	for name, tt := range map[string]struct {
 		row  []byte
@@ -129,10 +130,12 @@ func TestRowsOfLinks(t *testing.T) {
 		"a VLAN":              {vlan(id, tagged), Link{Kind: "vlan", VLAN: 7, Lower: lower}},
 		"an outer VLAN":       {vlan(id, stag), Link{Kind: "vlan", Lower: lower}},
 		"another of it":       {vlan(nested(nl.IFLA_VLAN_FLAGS, u32(1), u32(1))), Link{Kind: "vlan", Lower: lower}},
+		"a VLAN with flags":   {vlan(id, nested(nl.IFLA_VLAN_FLAGS, u32(1), u32(1))), Link{Kind: "vlan", VLAN: 7, Lower: lower}},
+		"flags of macvlan":    {of("macvlan", short(nl.IFLA_MACVLAN_FLAGS, 1, 0)), Link{Kind: "macvlan", Lower: lower}},
 		"half a number":       {of("vlan", nested(nl.IFLA_VLAN_ID, []byte{7})), Link{Kind: "vlan", Lower: lower}},
 		"half a protocol":     {of("vlan", slices.Concat(id, nested(nl.IFLA_VLAN_PROTOCOL, []byte{7}))), Link{Kind: "vlan", VLAN: 7, Lower: lower}},
 		"a macvlan":           {of("macvlan", nested(nl.IFLA_MACVLAN_MODE, u32(nl.MACVLAN_MODE_PASSTHRU))), Link{Kind: "macvlan", Mode: "passthru", Lower: lower}},
-		"an ipvlan":           {of("ipvlan", nested(nl.IFLA_IPVLAN_MODE, u16(2), u16(0))), Link{Kind: "ipvlan", Mode: "l3s", Lower: lower}},
+		"an ipvlan":           {of("ipvlan", short(nl.IFLA_IPVLAN_MODE, 2, 0)), Link{Kind: "ipvlan", Mode: "l3s", Lower: lower}},
 		"half a mode":         {of("ipvlan", nested(nl.IFLA_IPVLAN_MODE, []byte{1})), Link{Kind: "ipvlan", Lower: lower}},
 		"flags of ipvlan":     {of("ipvlan", nested(nl.IFLA_IPVLAN_FLAG, u16(1), u16(0))), Link{Kind: "ipvlan", Lower: lower}},
 		"a new mode":          {of("macvlan", nested(nl.IFLA_MACVLAN_MODE, u32(64))), Link{Kind: "macvlan", Mode: "64", Lower: lower}},

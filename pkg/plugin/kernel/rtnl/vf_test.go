@@ -5,6 +5,7 @@ package rtnl
 
 import (
 	"encoding/binary"
+	"slices"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
@@ -33,9 +34,11 @@ func TestVFsHaveTheSettingsThatTheirPFTells(t *testing.T) {
 	const unknown = ^uint32(0)
 	list := nested(unix.IFLA_VFINFO_LIST,
 		nested(nl.IFLA_VF_INFO, nested(nl.IFLA_VF_MAC, make([]byte, 36)), setting(nl.IFLA_VF_SPOOFCHK, 0, 1), setting(nl.IFLA_VF_TRUST, 0, 0)),
-		nested(nl.IFLA_VF_INFO, setting(nl.IFLA_VF_SPOOFCHK, 1, 0), setting(nl.IFLA_VF_TRUST, 1, 1)),
+		nested(nl.IFLA_VF_INFO, setting(nl.IFLA_VF_SPOOFCHK, 1, 0), setting(nl.IFLA_VF_TRUST, 1, 1), nested(nl.IFLA_VF_SPOOFCHK, u32(1))),
+		nested(9, setting(nl.IFLA_VF_SPOOFCHK, 9, 1)), // what kernels to come may list
 		nested(nl.IFLA_VF_INFO, setting(nl.IFLA_VF_SPOOFCHK, 2, unknown), setting(nl.IFLA_VF_TRUST, 2, unknown)))
-	message := append(make([]byte, unix.SizeofIfInfomsg), list...)
+	info := nested(unix.IFLA_LINKINFO, nested(unix.IFLA_INFO_KIND, []byte("veth")))
+	message := slices.Concat(make([]byte, unix.SizeofIfInfomsg), info, list)
 	want := []VF{{Number: 0, SpoofCheck: true, Untrusted: true}, {Number: 1}, {Number: 2}}
 	if diff := cmp.Diff(want, parseVFs(message)); diff != "" {
 		t.Errorf("(-want +got)\n%s", diff)

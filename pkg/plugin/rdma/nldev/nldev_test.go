@@ -10,6 +10,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"slices"
 	"strings"
 	"testing"
 
@@ -28,6 +29,7 @@ type recording struct {
 	trips          int
 	largest        int
 	sent           []nlsock.Request
+	closed         int
 }
 
 func load(t *testing.T, name string) *recording {
@@ -56,7 +58,7 @@ func load(t *testing.T, name string) *recording {
 	return r
 }
 
-func (r *recording) Close() {}
+func (r *recording) Close() { r.closed++ }
 
 func (r *recording) Dump(_ context.Context, req nlsock.Request) ([][]byte, error) {
 	r.trips++
@@ -76,6 +78,8 @@ func (r *recording) Exchange(_ context.Context, reqs ...nlsock.Request) ([]nlsoc
 		case client | cmdPortGet:
 			i := len(r.sent) - 3 // after the dump and the mode
 			out = append(out, nlsock.Reply{Rows: [][]byte{r.ports[i]}, Err: r.failed[i]})
+		default:
+			out = append(out, nlsock.Reply{Rows: [][]byte{{9}}})
 		}
 	}
 	return out, nil
@@ -117,6 +121,60 @@ func TestEachPortOfADeviceIsAskedFor(t *testing.T) {
 	}
 }
 
+// TestEachRequestNamesItsDevice also says that the socket is closed once.
+func TestEachRequestNamesItsDevice(t *testing.T) {
+	t.Parallel()
+	var r recording
+	c, ctx := New(&r), t.Context()
+	reply, err := c.Get(ctx, 9, 7, nlsock.AppendNumber(nil, attrPortIndex, 2))
+	if err := errors.Join(err, c.SetNetns(ctx, 7, 17), c.Rename(ctx, 7, "rxe9"), c.Each(ctx, 7, QueuePairs, nil), c.Each(ctx, 7, Counters, nil)); err != nil {
+		t.Fatal(err)
+	}
+	number := func(typ uint16, v uint32) []byte { return nlsock.AppendNumber(nil, typ, v) }
+	device := number(attrDevIndex, 7)
+	want := []nlsock.Request{
+		{Type: client | 9, Body: slices.Concat(device, number(attrPortIndex, 2))},
+		{Type: client | cmdSet, Flags: unix.NLM_F_ACK, Body: slices.Concat(device, number(attrNetnsFD, 17))},
+		{Type: client | cmdSet, Flags: unix.NLM_F_ACK, Body: slices.Concat(device, nlsock.AppendText(nil, attrDevName, "rxe9"))},
+		{Type: client | 10, Body: device},
+		{Type: client | 17, Body: slices.Concat(device, number(attrStatRes, attrQueuePairs))},
+	}
+	if diff := cmp.Diff(want, r.sent); diff != "" || len(reply.Rows) != 1 {
+		t.Errorf("the reply to the first is %v (-want +got)\n%s", reply, diff)
+	}
+	if c.Close(); r.closed != 1 {
+		t.Errorf("the socket is closed %d times", r.closed)
+	}
+}
+
+// TestRowsHaveMoreThanIsRead has attributes of kernels to come, and such as end before their values.
+func TestRowsHaveMoreThanIsRead(t *testing.T) {
+	t.Parallel()
+	unknown := attribute(2000, []byte("12345678"))
+	row := slices.Concat(nlsock.AppendNumber(nil, attrDevIndex, 7), nlsock.AppendText(nil, attrDevName, "rxe7"), nlsock.AppendText(nil, attrProtocol, "roce"),
+		attribute(attrNodeGUID, []byte{8, 7, 6, 5, 4, 3, 2, 1}), nlsock.AppendNumber(nil, attrPortIndex, 2), unknown)
+	want := Device{Index: 7, Name: "rxe7", GUID: "0102:0304:0506:0708", Protocol: "roce", Ports: []Port{{Number: 1}, {Number: 2}}}
+	if diff := cmp.Diff(want, parseDevice(row)); diff != "" {
+		t.Errorf("(-want +got)\n%s", diff)
+	}
+	if diff := cmp.Diff(Device{}, parseDevice(attribute(attrNodeGUID, []byte{8, 7, 6, 5}))); diff != "" {
+		t.Errorf("half a GUID (-want +got)\n%s", diff)
+	}
+	if got := len(parseDevice(nlsock.AppendNumber(nil, attrPortIndex, maxPorts+1)).Ports); got != maxPorts {
+		t.Errorf("got %d ports, want no more than %d", got, maxPorts)
+	}
+	p := Port{Number: 2}
+	p.parse(slices.Concat(attribute(attrState), attribute(attrState, []byte{4}), nlsock.AppendNumber(nil, attrNdevIndex, 3), nlsock.AppendText(nil, attrNdevName, "r1"), unknown))
+	if want := (Port{Number: 2, State: Active, NetdevIndex: 3, Netdev: "r1"}); p != want {
+		t.Errorf("got %+v, want %+v", p, want)
+	}
+	got := parseResource(slices.Concat(attribute(attrQPType, []byte{2}), nlsock.AppendNumber(nil, attrPID, 9), nlsock.AppendText(nil, attrModule, "nvme"),
+		attribute(attrRegionLength, []byte{0, 16, 0, 0, 0, 0, 0, 0}), unknown))
+	if want := (Resource{Type: 2, PID: 9, Module: "nvme", Bytes: 4096}); got != want {
+		t.Errorf("got %+v, want %+v", got, want)
+	}
+}
+
 func TestExclusiveModeIsRead(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct {
@@ -130,6 +188,8 @@ func TestExclusiveModeIsRead(t *testing.T) {
 		{nlsock.Reply{Err: unix.EOPNOTSUPP}, false, nil}, // likewise
 		{nlsock.Reply{Err: unix.EPERM}, false, unix.EPERM},
 		{nlsock.Reply{Rows: [][]byte{{1, 2}}}, false, nil},
+		{nlsock.Reply{Rows: [][]byte{slices.Concat(attribute(2000, []byte{1}), attribute(attrNetnsMode), attribute(attrNetnsMode, []byte{0}))}}, true, nil},
+		{nlsock.Reply{Rows: [][]byte{attribute(attrNetnsMode, []byte{0})}, Err: unix.EIO}, true, unix.EIO},
 	} {
 		got, err := exclusive(c.reply)
 		if got != c.want || !errors.Is(err, c.err) {
