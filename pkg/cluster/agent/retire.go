@@ -31,11 +31,11 @@ func (k *poolController) retire(ctx context.Context) {
 	if !k.retiring.Over(k.Now()) {
 		return
 	}
-	k.retiring.OK(k.Clock, patience)
 	used, err := k.inUse(ctx)
 	switch {
 	case err != nil:
 	case len(used) > 0:
+		k.retiring.OK(k.Clock, patience)
 		k.goOn(ctx)
 		return
 	case !k.closed:

@@ -86,17 +86,16 @@ func (k *poolController) noteEmpty() {
 // indexes of the others are free. The node claims again at four fifths, so no block comes and goes.
 func (k *poolController) surplus(b block.Block) bool {
 	others := without(k.leasable(), b.Name)
-	left, known := k.agent.meter.usage(k.pool, *k.space, others)
+	left, _ := k.agent.meter.usage(k.pool, *k.space, others) // it is known since a block was seen empty
 	_, empty := k.empty[b.Name]
-	return known && empty && left.Size > 0 && 2*(left.Used+left.Quarantined) <= left.Size
+	return empty && left.Size > 0 && 2*(left.Used+left.Quarantined) <= left.Size
 }
 
 // beginLeaving takes a block that was empty for long enough out of the node file. The
 // last one that it claimed is the first.
 func (k *poolController) beginLeaving() {
 	for _, b := range slices.Backward(k.owned) {
-		since, empty := k.empty[b.Name]
-		if !empty || k.Now()-since < emptyFor || !k.surplus(b) {
+		if k.Now()-k.empty[b.Name] < emptyFor || !k.surplus(b) {
 			continue
 		}
 		k.mu.Lock()

@@ -67,9 +67,8 @@ func TestEmptyBlocksAreGivenBackAfterAnHour(t *testing.T) {
 	})
 }
 
-// TestBlocksThatPodsNeedStay has pods that need more than half of one block.
+// TestBlocksThatPodsNeedStay has pods that need more than half of one block, and then half.
 func TestBlocksThatPodsNeedStay(t *testing.T) {
-	hours(t)
 	bubble(t, func(t *testing.T) {
 		n := newCluster(compute(t)).node(t, "n1")
 		n.run()
@@ -78,6 +77,9 @@ func TestBlocksThatPodsNeedStay(t *testing.T) {
 		n.ends(10, 14)
 		n.idle(70 * time.Minute)
 		n.owns(2)
+		n.ends(9, 9)
+		n.idle(10 * time.Minute)
+		n.owns(1)
 	})
 }
 
@@ -105,7 +107,6 @@ func leaving(t *testing.T) (n *node, before nodefile.File) {
 // TestABlockStaysWhenThePoolSelectsTheNodeNoMore: such a node keeps what it has, and has no
 // other block to claim.
 func TestABlockStaysWhenThePoolSelectsTheNodeNoMore(t *testing.T) {
-	hours(t)
 	bubble(t, func(t *testing.T) {
 		n, _ := leaving(t)
 		n.change(func(v *agent.View) { v.Pools[0].Spec.NodeSelector = map[string]string{"other": "nodes"} })
@@ -117,7 +118,6 @@ func TestABlockStaysWhenThePoolSelectsTheNodeNoMore(t *testing.T) {
 // TestAPodThatComesWhileABlockLeavesIsNotHurt leases from a node file that was read before
 // the block was taken out of it.
 func TestAPodThatComesWhileABlockLeavesIsNotHurt(t *testing.T) {
-	hours(t)
 	bubble(t, func(t *testing.T) {
 		n, before := leaving(t)
 		for i := 101; i <= 120; i++ {
@@ -127,6 +127,25 @@ func TestAPodThatComesWhileABlockLeavesIsNotHurt(t *testing.T) {
 		if got := len(n.blocks()); got < 2 {
 			t.Errorf("it has %d blocks for 20 pods", got)
 		}
+		n.healthy()
+	})
+}
+
+// TestABlockLeavesTheNodeAfterTheADDsThatReadTheFile has an etcd that was restored
+// meanwhile: the node confirms its blocks, because there is none to report on.
+func TestABlockLeavesTheNodeAfterTheADDsThatReadTheFile(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		n, _ := leaving(t)
+		first := n.holds("compute", 1).Rails[0][0].Ranges[0].First.As4()
+		stays := fmt.Sprintf("compute-%d", (int(first[2])<<8+int(first[3]))/16)
+		n.store.Restore(slices.DeleteFunc(n.store.Snapshot(), func(b block.Block) bool { return b.Name == stays }))
+		n.mustLease("compute", 15, 15)
+		pass(100 * time.Second)
+		if got := len(n.blocks()); got != 2 {
+			t.Errorf("it has %d blocks before all ADDs have ended that may have read the file, want 2", got)
+		}
+		n.idle(5 * time.Minute)
+		n.owns(1)
 		n.healthy()
 	})
 }
@@ -177,10 +196,14 @@ func TestANodeClaimsNoMoreBlocksThanThePoolAllows(t *testing.T) {
 		for i := 1; i <= 32; i++ {
 			n.mustLease("compute", i, i)
 			pass(time.Second)
+			if i == 31 {
+				pass(time.Minute)
+				n.healthy() // one is left
+			}
 		}
 		pass(time.Minute)
 		n.owns(2)
-		n.says(200, "spec.maxBlocksPerNode")
+		n.says(200, "the node has 2 blocks, which is spec.maxBlocksPerNode, and all 32 host indexes are in use", "rocectl pool list rail:compute")
 		n.change(func(v *agent.View) { v.Pools[0].Spec.MaxBlocksPerNode = 3 })
 		pass(time.Minute)
 		n.owns(3)

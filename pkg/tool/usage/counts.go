@@ -4,13 +4,13 @@
 package usage
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"log/slog"
 	"time"
 
 	"github.com/roce-cni/roce-cni/pkg/cluster/counts"
-	"github.com/roce-cni/roce-cni/pkg/plugin/conf"
 )
 
 // countEvery is how often Count looks, or less often where a look takes long: it takes at most
@@ -43,13 +43,7 @@ func Count(ctx context.Context, file counts.File, log *slog.Logger, look func(co
 func rows(uses []Use) []counts.Row {
 	var out []counts.Row
 	for _, u := range uses {
-		who := counts.User{Kind: string(u.Kind)}
-		if u.Kind == Pod || u.Kind == Gone {
-			who.Namespace, who.Pod = u.Pod.Namespace, u.Pod.Name
-			if u.Pod == (conf.Pod{}) {
-				who.Pod = string(u.ContainerID)
-			}
-		}
+		who := counts.User{Kind: string(u.Kind), Namespace: u.Pod.Namespace, Pod: cmp.Or(u.Pod.Name, string(u.ContainerID))}
 		out = append(out, counts.Row{
 			Device: u.Device, User: who, QueuePairs: u.QueuePairs, Contexts: u.Contexts,
 			Regions: u.Regions, RegionBytes: u.RegionBytes, Connections: u.Connections, HeldGIDs: len(u.Held),

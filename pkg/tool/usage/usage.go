@@ -361,7 +361,7 @@ func (r *read) addHeld(p rdma.Process, u *Use) {
 // process returns a process of the reader's PID namespace.
 func (r *read) process(pid uint32) rdma.Process {
 	p, known := r.processes[pid]
-	if !known && pid != 0 {
+	if !known {
 		p = rdma.ProcessOf(r.Proc, pid)
 		r.processes[pid] = p
 	}

@@ -128,6 +128,17 @@ func TestObjectsBelongToThePodOfTheirProcess(t *testing.T) {
 	}
 }
 
+func TestAProcessThatHasEndedIsNoneOfAnUnknownHost(t *testing.T) {
+	t.Parallel()
+	proc := fstest.MapFS{"189/ns/net": link("net:[77]")}
+	n := node(t, proc)
+	delete(proc, "self/ns/net")
+	uses, err := n.Read(t.Context())
+	if err != nil || len(uses) != 2 || uses[0].Kind != Pod || uses[1].Kind != Unknown {
+		t.Errorf("%+v, error %v, want a pod and a process that is unknown", uses, err)
+	}
+}
+
 // stat is that of a process that began 100 seconds after boot (proc_pid_stat(5)).
 var stat = &fstest.MapFile{Data: []byte("188 (a) b) S" + strings.Repeat(" 1", 18) + " 10000 1 1\n")}
 
@@ -198,6 +209,7 @@ func TestChargeIsThatOfTheControlGroupsOfThePod(t *testing.T) {
 		"the slice of the pod":    {uid, [2]string{"0::/" + slice + "/a.scope\n", "0::/" + slice + "/b.scope/inner\n"}, fstest.MapFS{slice + "/rdma.current": current(3), slice + "/a.scope/rdma.current": current(1)}, &Charge{3, 30}},
 		"cgroupfs":                {uid, [2]string{"4:rdma:/x\n0::/kubepods/pod" + uid + "/a\n", "0::/kubepods/pod" + uid + "/b\n"}, fstest.MapFS{"kubepods/pod" + uid + "/rdma.current": current(2)}, &Charge{2, 20}},
 		"a pod without UID":       {"", [2]string{"0::/k/a\n", "0::/k/b\n"}, fstest.MapFS{"k/a/rdma.current": current(1), "k/b/rdma.current": current(1), "k/rdma.current": current(9)}, &Charge{2, 20}},
+		"programs of no pod":      {"", [2]string{"0::/a\n", "0::/b\n"}, fstest.MapFS{"a/rdma.current": current(1)}, nil},
 		"the group of all":        {"", [2]string{"0::/\n", "0::/\n"}, fstest.MapFS{}, nil},
 		"the controller is off":   {uid, [2]string{"0::/" + slice + "/a.scope\n", ""}, fstest.MapFS{"kubepods.slice/rdma.current": current(1)}, nil},
 		"another device alone":    {"", [2]string{"0::/a\n", ""}, fstest.MapFS{"a/rdma.current": {Data: []byte("rxe1 hca_handle=9 hca_object=9\n")}}, nil},
@@ -207,6 +219,9 @@ func TestChargeIsThatOfTheControlGroupsOfThePod(t *testing.T) {
 			"189/ns/net": link("net:[77]"), "188/ns/net": link("net:[77]"), "189/cgroup": {Data: []byte(c.groups[0])}, "188/cgroup": {Data: []byte(c.groups[1])},
 		})
 		n.Records[0].Pod.UID = c.uid
+		if name == "programs of no pod" {
+			n.Records = nil
+		}
 		sys := fstest.MapFS{}
 		for name, file := range c.sys {
 			sys["fs/cgroup/"+name] = file
