@@ -5,12 +5,15 @@ package verify
 
 import (
 	"bytes"
+	"context"
 	"errors"
 	"fmt"
 	"slices"
 	"strings"
 	"sync"
 	"testing"
+	"testing/synctest"
+	"time"
 
 	"github.com/google/go-cmp/cmp"
 
@@ -239,6 +242,29 @@ func TestEachFaultHasItsRailsAndNoOther(t *testing.T) {
 			[]string{"rail 1 of b: down"},
 			"a: .,. b: .,R c: .,-",
 		},
+		"rails of different pods": {
+			[]report.Answer{problem(Routing, "rail 1 of b", "down", "", ""), problem(Routing, "rail 0 of a", "no rule", "", "")},
+			[]string{"rail 0 of a: no rule", "rail 1 of b: down"},
+			"a: R,. b: .,R c: .,-",
+		},
+		"the last rail, of all pods that have it": {
+			[]report.Answer{problem(Routing, "rail 1 of a", "no rule", "", ""), problem(Routing, "rail 1 of b", "down", "", "")},
+			[]string{"rail 1: routing fails in 2 of 2 pods: a, b; a: no rule"},
+			"a: .,R b: .,R c: .,-",
+		},
+		"a pair that fails in a later test": {
+			[]report.Answer{
+				good(Reach, "rail 0 of a to b", "it answers"), problem(Handshake, "rail 0 of a to b", "refused", "# do", "why"), problem(Bandwidth, "rail 0 of a to b", "no memory", "", ""),
+				good(Handshake, "rail 0 of a to c", ""), good(Bandwidth, "rail 0 of a to c", ""), good(Handshake, "rail 0 of b to c", ""), good(Bandwidth, "rail 0 of b to c", ""),
+			},
+			[]string{"rail 0 of a to b: refused", "rail 0 of a to b: no memory"},
+			"a: c,. b: c,. c: .,-",
+		},
+		"different rails": {
+			[]report.Answer{problem(Reach, "rail 1 of a to rail 0 of b", "lost", "", ""), problem(Reach, "rail 0 of a to rail 1 of b", "silent", "", "")},
+			[]string{"rail 0 of a to rail 1 of b: silent", "rail 1 of a to rail 0 of b: lost"},
+			"a: x,x b: x,x c: .,-",
+		},
 		"a test that could not run": {
 			[]report.Answer{cannotTell(GatewayUp, "rail 1 of b", "no right", "root"), cannotTell(Handshake, "rail 0 of a to b", "not tested", "rping")},
 			nil, "a: .,. b: .,? c: .,-",
@@ -275,6 +301,33 @@ func TestSomeRailsOfAPodAreNotAll(t *testing.T) {
 	}
 }
 
+// TestAPodThatToldNothingIsNoneOfThoseThatAreCounted: each of the others fails on rail 0.
+func TestAPodThatToldNothingIsNoneOfThoseThatAreCounted(t *testing.T) {
+	t.Parallel()
+	all := newTally([]string{"a", "b", "absent"})
+	for _, pod := range []string{"a", "b"} {
+		all.add([]report.Answer{problem(Duplicate, "rail 0 of "+pod, "taken", "", ""), good(Duplicate, "rail 1 of "+pod, "")})
+	}
+	all.add([]report.Answer{problem(Container, "a", "no memory", "", "")}) // not of a rail, so among all
+	r := all.report()
+	want := []string{"rail 0: address-conflict fails in 2 of 2 pods: a, b; a: taken", "a: no memory"}
+	if diff := cmp.Diff(want, faults(r)); diff != "" {
+		t.Errorf("(-want +got)\n%s", diff)
+	}
+	if diff := cmp.Diff([]string{"a: D,.", "b: D,.", "absent: ?,?"}, matrix(r)); diff != "" {
+		t.Errorf("(-want +got)\n%s", diff)
+	}
+}
+
+func TestAFaultOfPodsAsAWholeIsCountedAmongAll(t *testing.T) {
+	t.Parallel()
+	all := newTally([]string{"a", "b", "c"})
+	all.add([]report.Answer{problem(Container, "a", "no memory", "", ""), problem(Container, "c", "no device", "", "")})
+	if diff := cmp.Diff([]string{"pods: container fails in 2 of 3 pods: a, c; a: no memory"}, faults(all.report())); diff != "" {
+		t.Errorf("(-want +got)\n%s", diff)
+	}
+}
+
 // The pods that have no such rail are none of those that a fault is counted among.
 func TestAFaultIsCountedAmongTestedPods(t *testing.T) {
 	t.Parallel()
@@ -301,6 +354,10 @@ func TestAPodThatDoesNotAnswerStopsNothing(t *testing.T) {
 	if diff := cmp.Diff([]string{"0/3", "1/3", "2/3", "3/3"}, rounds); diff != "" {
 		t.Errorf("(-want +got)\n%s", diff)
 	}
+	want := cannotTell(Reach, "gone", "connection refused", "rocectl verify serve in the pod, with the same $ROCE_VERIFY_TOKEN")
+	if diff := cmp.Diff(want, r.Answers[0]); diff != "" {
+		t.Errorf("absent (-want +got)\n%s", diff)
+	}
 	if got := r.Summary(); got != "1 ok, 0 problems, 1 cannot tell" {
 		t.Errorf("absent: got %s: %+v", got, r.Answers)
 	}
@@ -317,6 +374,9 @@ func TestAPodThatDoesNotAnswerStopsNothing(t *testing.T) {
 	}) {
 		t.Errorf("three cannot reach it: got %s: %+v", got, r.Answers)
 	}
+	if a := r.Answers[0]; a.Of != "a" || a.Found != "test a with gone: connection refused" {
+		t.Errorf("three cannot reach it: it begins with %s: %s", a.Of, a.Found)
+	}
 	names[len(names)-1] = "flaky"
 	r = All(t.Context(), seats(noFaults, names...), Tests{}, false, func(int, int) {})
 	if got := r.Summary(); got != "24 ok, 0 problems, 4 cannot tell" {
@@ -330,6 +390,40 @@ func TestAPodThatDoesNotAnswerStopsNothing(t *testing.T) {
 	if got := r.Summary(); got != "2 ok, 0 problems, 0 cannot tell" {
 		t.Errorf("the first pod with the others: got %s", got)
 	}
+}
+
+// TestAReportSaysHowLongItTook, and no round begins after its end.
+func TestAReportSaysHowLongItTook(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		ctx, cancel := context.WithCancel(t.Context())
+		defer cancel()
+		pods, began := seats(noFaults, "a", "b", "c", "d"), time.Now()
+		for i := range pods {
+			pods[i].Member = sluggish{pods[i].Member}
+		}
+		r := All(ctx, pods, Tests{}, false, func(round, _ int) {
+			if round == 2 {
+				cancel()
+			}
+		})
+		if !r.Began.Equal(began) || r.Seconds != 3*60 || r.OK[Reach] != 4 { // each pod alone, and two rounds of two pairs
+			t.Errorf("it began at %s, took %v s, and had %d pairs", r.Began, r.Seconds, r.OK[Reach])
+		}
+	})
+}
+
+// sluggish is a member that takes a minute for each answer.
+type sluggish struct{ Member }
+
+func (s sluggish) Local() ([]report.Answer, error) {
+	time.Sleep(time.Minute)
+	return s.Member.Local()
+}
+
+func (s sluggish) Test(address string, tests Tests) ([]report.Answer, error) {
+	time.Sleep(time.Minute)
+	return s.Member.Test(address, tests)
 }
 
 func TestThePageNeedsNoNetwork(t *testing.T) {

@@ -7,9 +7,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net"
 	"net/netip"
-	"os"
-	"path/filepath"
 	"regexp"
 	"strings"
 	"testing"
@@ -65,10 +64,89 @@ func TestWhatCannotBeAskedIsNotAnswered(t *testing.T) {
 	t.Parallel()
 	p := Pod{Name: "a", Enter: func(func() error) error { return unix.EPERM }}
 	r := Rail{Link: "net1", Addr: netip.MustParseAddr("172.16.10.1"), Gateway: netip.MustParseAddr("172.16.10.254")}
-	for _, a := range []report.Answer{p.gateway(t.Context(), r), p.duplicate(t.Context(), r)} {
+	near, far := net.Pipe()
+	defer near.Close()
+	conn, err := net.ListenUDP("udp4", &net.UDPAddr{IP: net.IPv4(127, 0, 0, 1)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close()
+	c := couple{Pod: p, r: r, peer: &Peer{Name: "b", wire: newWire(near)}, to: Rail{Addr: netip.MustParseAddr("172.16.10.2"), UDP: 9}, conn: conn}
+	go func() { // the other pod has got nothing of this couple
+		other := netip.AddrPortFrom(r.Addr, c.source().Port())
+		for w := newWire(far); w.Decode(&request{}) == nil; {
+			_ = w.Encode(reply{Received: []arrival{{c.source(), 9, smallest + 1}, {c.source(), 8, smallest}, {other, 9, smallest}}})
+		}
+	}()
+	c.r.Subnet = netip.MustParsePrefix("172.16.10.0/24")
+	c.r.Reaches, c.peer.Rails = []netip.Prefix{c.r.Subnet}, []Rail{c.to}
+	for _, a := range []report.Answer{p.gateway(t.Context(), r), p.duplicate(t.Context(), r), c.lost(t.Context()), p.test(t.Context(), []Rail{c.r}, c.peer, 0, 0, false)[0]} {
 		if a.Verdict != report.CannotTell || !strings.Contains(a.Missing, "NET_RAW") {
 			t.Errorf("got %+v, want that it cannot tell without NET_RAW", a)
 		}
+	}
+	_, failed := p.Local(t.Context())
+	_, tested := p.Test(t.Context(), "127.0.0.1:1", testKey, Tests{})
+	for _, err := range []error{failed, tested, (&Server{Pod: p}).Serve(t.Context(), nil)} {
+		if cnierr.CodeOf(err) != cnierr.IO || !errors.Is(err, unix.EPERM) {
+			t.Errorf("got %v, want code %d and EPERM", err, cnierr.IO)
+		}
+	}
+}
+
+// TestFramesThatCannotBeSentTellNoDirection, and for IPv6 no such frames are sent.
+func TestFramesThatCannotBeSentTellNoDirection(t *testing.T) {
+	t.Parallel()
+	for addr, want := range map[string]string{
+		"127.0.0.1": "ARP is not answered, and no frame could be sent that tells which direction fails: operation not permitted",
+		"::1":       "neighbor discovery is not answered",
+	} {
+		own := netip.MustParseAddr(addr)
+		conn, err := net.ListenUDP("udp", net.UDPAddrFromAddrPort(netip.AddrPortFrom(own, 0)))
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer conn.Close()
+		c := couple{Pod: Pod{Name: "a", Enter: func(func() error) error { return unix.EPERM }}, r: Rail{Addr: own}, peer: &Peer{Name: "b"}, to: Rail{Addr: own}, conn: conn}
+		if got := c.silent(); got.Verdict != report.Problem || got.Found != want {
+			t.Errorf("%s: got %s: %s, want %s", addr, got.Verdict, got.Found, want)
+		}
+	}
+}
+
+// TestRailsThatThePlanDoesNotConnectAreNotTested: a rail has no route to each other one, and one pod
+// may have fewer.
+func TestRailsThatThePlanDoesNotConnectAreNotTested(t *testing.T) {
+	t.Parallel()
+	rail := func(number int, addr string, reaches ...string) Rail {
+		r := Rail{Number: number, Addr: netip.MustParseAddr(addr)}
+		for _, p := range reaches {
+			r.Reaches = append(r.Reaches, netip.MustParsePrefix(p))
+		}
+		return r
+	}
+	own := []Rail{rail(0, "10.0.0.1", "10.0.0.0/24", "10.2.0.0/24"), rail(1, "10.1.0.1", "::/0"), rail(2, "fd00::1", "0.0.0.0/0", "::/0")}
+	peer := &Peer{Name: "b", Rails: []Rail{rail(0, "10.9.0.2"), rail(1, "fd01::2"), rail(2, "10.2.0.2"), rail(3, "fd03::2")}}
+	got := map[string]string{}
+	for i := range 4 {
+		for j := range 4 {
+			p := Pod{Name: "a", Enter: func(func() error) error { return unix.EPERM }}
+			for _, a := range p.test(t.Context(), own, peer, i, j, false) {
+				got[a.Of] = fmt.Sprintf("%s %s: %s", a.Verdict, a.Check, a.Found)
+			}
+		}
+	}
+	want := map[string]string{
+		"rail 0 of a to b":           "cannot tell reach: 10.0.0.1 has no route to 10.9.0.2",
+		"rail 0 of a to rail 2 of b": "cannot tell reach: operation not permitted", // tested, as each that the plan connects
+		"rail 1 of a to b":           "cannot tell reach: 10.1.0.1 has no route to fd01::2",
+		"rail 2 of a to b":           "cannot tell reach: fd00::1 has no route to 10.2.0.2",
+		"rail 2 of a to rail 1 of b": "cannot tell reach: operation not permitted",
+		"rail 2 of a to rail 3 of b": "cannot tell reach: operation not permitted",
+		"rail 3 of a to b":           "problem reach: a has 3 rails and b has 4",
+	}
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Errorf("(-want +got)\n%s", diff)
 	}
 }
 
@@ -76,16 +154,10 @@ func TestWhatCannotBeAskedIsNotAnswered(t *testing.T) {
 // in both pods. Rail 1 has no GID.
 func TestBothPodsRunThePrograms(t *testing.T) {
 	w := newWorld(t, "a", "b")
-	dir := t.TempDir()
-	for name, script := range map[string]string{
+	installed(t, map[string]string{
 		"rping":       "case $1 in -s) exec sleep 60;; esac",
 		"ib_write_bw": `case $* in *172.16.1?.2) exit 1;; esac; echo no memory >&2; exit 1`,
-	} {
-		if err := os.WriteFile(filepath.Join(dir, name), []byte("#!/bin/sh\n"+script+"\n"), 0o700); err != nil {
-			t.Fatal(err)
-		}
-	}
-	t.Setenv("PATH", dir+":"+os.Getenv("PATH"))
+	})
 	end := make(chan struct{})
 	t.Cleanup(func() { close(end) })
 	for i, p := range w.pods {

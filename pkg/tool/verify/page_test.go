@@ -20,7 +20,7 @@ import (
 	"github.com/roce-cni/roce-cni/pkg/tool/report"
 )
 
-var update = flag.Bool("update", false, "rewrite the report in testdata")
+var update = flag.Bool("update", false, "rewrite the reports in testdata")
 
 // simulated is a node of a cluster of 64 with eight rails, in which there are these faults: the
 // gateway of rail 4 is silent, gpu-23 has no rules, the cable of rail 3 of gpu-07 is broken, so is
@@ -110,6 +110,21 @@ func simulate(t *testing.T) Report {
 	return r
 }
 
+// golden compares with a file in testdata.
+func golden(t *testing.T, name, got string) {
+	t.Helper()
+	name = filepath.Join("testdata", name)
+	if *update {
+		if err := os.WriteFile(name, []byte(got), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	want, err := os.ReadFile(name)
+	if diff := cmp.Diff(string(want), got); err != nil || diff != "" {
+		t.Errorf("%v; if it should differ, run it with -update (-want +got)\n%s", err, diff)
+	}
+}
+
 // TestTheReportOf64NodesFitsOnAScreen: one line for each fault, and a matrix in which nodes that
 // are alike share a line. go test -artifacts keeps the page, of which docs/verify.md has a picture.
 func TestTheReportOf64NodesFitsOnAScreen(t *testing.T) {
@@ -119,16 +134,7 @@ func TestTheReportOf64NodesFitsOnAScreen(t *testing.T) {
 	if err := r.WriteText(&out); err != nil {
 		t.Fatal(err)
 	}
-	const golden = "testdata/64.txt"
-	if *update {
-		if err := os.WriteFile(golden, out.Bytes(), 0o644); err != nil {
-			t.Fatal(err)
-		}
-	}
-	want, err := os.ReadFile(golden)
-	if diff := cmp.Diff(string(want), out.String()); err != nil || diff != "" {
-		t.Errorf("%v; if it should differ, run it with -update (-want +got)\n%s", err, diff)
-	}
+	golden(t, "64.txt", out.String())
 	_, table, _ := strings.Cut(out.String(), "\n\n")
 	doc, err := os.ReadFile("../../../docs/verify.md")
 	for line := range strings.Lines(table) {
@@ -215,6 +221,28 @@ func TestARateIsShownOfARailThatWorksAndIsSlow(t *testing.T) {
 			t.Errorf("rail %d: %q, want %q", i, got, want)
 		}
 	}
+}
+
+// TestThePageOfFewPodsIsWhole has a fault, a rail that a pod lacks, a rate, and a question without an answer.
+func TestThePageOfFewPodsIsWhole(t *testing.T) {
+	t.Parallel()
+	all := newTally([]string{"a", "b", "c"})
+	all.add([]report.Answer{
+		good(Routing, "rail 0 of a", "it has table 100"), cannotTell(GatewayUp, "rail 1 of a", "no <right>", "root"),
+		problem(GatewayUp, "rail 0 of b", "the gateway 10.0.0.254 does not answer on net1", "arping", "pods reach nothing"),
+		good(Bandwidth, "rail 0 of a to b", transfers+"392.60 Gb/s"), good(Bandwidth, "rail 1 of a to b", transfers+"290.4 Gb/s"),
+		problem(Reach, "rail 0 of a to c", "silent", "", whyReach),
+	})
+	r := all.report()
+	r.Began, r.Seconds, r.Left = time.Date(2026, 11, 25, 9, 30, 0, 0, time.UTC), 61.5, 3
+	var page, text, quiet bytes.Buffer
+	for _, err := range []error{r.WritePage(&page), r.WriteText(&text), Report{Pods: []Row{{"a", []Cell{{Sign: Works}}}}}.WriteText(&quiet)} {
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	_, body, _ := strings.Cut(page.String(), "</style></head>")
+	golden(t, "few.txt", text.String()+"\n"+quiet.String()+body)
 }
 
 func TestTheNamesOfTestsFitTheirColumn(t *testing.T) {

@@ -171,7 +171,7 @@ func (c couple) silent() report.Answer {
 // thrown sends frames with the MAC addresses of both ends to the peer, lets the peer do the same,
 // and returns whether one came back. Whether one arrived is for the peer to say: see arrived.
 func (c couple) thrown() (back bool, err error) {
-	own := netip.MustParseAddrPort(c.conn.LocalAddr().String())
+	own := c.source()
 	if err := c.throw(c.r, own.Port(), end{c.to.MAC[:], c.target()}, c.peer.nonce); err != nil {
 		return false, err
 	}
@@ -200,13 +200,16 @@ func (c couple) swapped(ctx context.Context) (Rail, bool) {
 	return Rail{}, false
 }
 
+// source is where the packets of this couple come from.
+func (c couple) source() netip.AddrPort { return netip.MustParseAddrPort(c.conn.LocalAddr().String()) }
+
 // arrived says whether the peer got a packet of a size from us.
 func (c couple) arrived(size int) bool {
 	r, err := c.peer.ask(request{Received: true}, moment)
 	if err != nil {
 		return false
 	}
-	return slices.Contains(r.Received, arrival{c.to.UDP, size})
+	return slices.Contains(r.Received, arrival{c.source(), c.to.UDP, size})
 }
 
 // mtu finds the largest packet that comes back.
@@ -314,9 +317,6 @@ func hear(c *net.UDPConn, buf []byte, d time.Duration, wanted func([]byte) bool)
 	}
 	for {
 		length, _, err := c.ReadFromUDPAddrPort(buf)
-		if errors.Is(err, unix.ECONNREFUSED) || errors.Is(err, unix.EMSGSIZE) {
-			continue
-		}
 		if err != nil {
 			return false
 		}

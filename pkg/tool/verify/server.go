@@ -86,10 +86,11 @@ type reply struct {
 	Said     string `json:"said,omitempty"`
 }
 
-// arrival is a packet of a size at the port of a rail.
+// arrival is a packet of a size at the port of a rail. Several rails of a caller may send to it.
 type arrival struct {
-	UDP  uint16 `json:"udp"`
-	Size int    `json:"size"` // with headers
+	From netip.AddrPort `json:"from"`
+	UDP  uint16         `json:"udp"`
+	Size int            `json:"size"` // with headers
 }
 
 // Server lets other pods test the rails of a pod.
@@ -188,7 +189,7 @@ func (s *Server) echo(c *net.UDPConn) {
 			continue
 		}
 		copy(n[:], buf)
-		if s.arrives(n, arrival{UDP: own.Port(), Size: length + headers(own.Addr())}) {
+		if s.arrives(n, arrival{From: from, UDP: own.Port(), Size: length + headers(own.Addr())}) {
 			_, _ = c.WriteToUDPAddrPort(buf[:length], from) // what does not leave is lost, as on the wire
 		}
 	}
@@ -222,9 +223,7 @@ func (s *Server) talk(ctx context.Context, conn net.Conn) {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	context.AfterFunc(ctx, func() { _ = conn.Close() })
-	if conn.SetDeadline(time.Now().Add(greeting)) != nil {
-		return
-	}
+	_ = conn.SetDeadline(time.Now().Add(greeting)) // it fails only after the end of the connection
 	w, err := greet(ctx, tls.Server(conn, s.Key.config))
 	if err != nil {
 		return

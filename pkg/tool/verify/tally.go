@@ -271,10 +271,9 @@ func (t *tally) note(a report.Answer, s subject) {
 		if s.peer == "" && a.Verdict == report.CannotTell {
 			c.Sign = Unknown
 		}
-		var gbps float64
-		if n, _ := fmt.Sscanf(a.Found, transfers+"%f", &gbps); n == 1 && a.Check == Bandwidth {
-			c.Gbps = max(c.Gbps, gbps)
-		}
+		var gbps float64 // 0 if it says none
+		_, _ = fmt.Sscanf(a.Found, transfers+"%f", &gbps)
+		c.Gbps = max(c.Gbps, gbps)
 	}
 	if a.Check == Routing && a.Verdict == report.Problem {
 		t.ailing[s.spot()] = true

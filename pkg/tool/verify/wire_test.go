@@ -11,11 +11,16 @@ import (
 	"fmt"
 	"io"
 	"net"
+	"net/netip"
+	"slices"
 	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
 	"unicode"
+
+	"github.com/google/go-cmp/cmp"
+	"golang.org/x/sys/unix"
 
 	"github.com/roce-cni/roce-cni/pkg/base/cnierr"
 	"github.com/roce-cni/roce-cni/pkg/tool/report"
@@ -103,6 +108,49 @@ func TestACallerBelievesOnlyAServerWithItsToken(t *testing.T) {
 	}
 }
 
+// TestACallerDialsFromWhereServersAreReached, and ends the connection to a server that has no rails.
+// A node without power ends it after silence.
+func TestACallerDialsFromWhereServersAreReached(t *testing.T) {
+	t.Parallel()
+	p := outside()
+	p.Control, p.Enter = p.Enter, func(func() error) error { return errors.New("not from the pod") }
+	n := nonce{7}
+	address, _ := fake(t, testKey, reply{Nonce: n, Rails: []Rail{{Number: 9, MTU: 1500}, {Number: 9, MTU: 9000}}})
+	peer, err := p.Dial(t.Context(), address, testKey, "")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer peer.Close()
+	if len(peer.Rails) != 2 || peer.Rails[0].Number != 0 || peer.Rails[1].Number != 1 || peer.Rails[1].MTU != 9000 || peer.nonce != n {
+		t.Errorf("got %+v, want rails 0 and 1 and the nonce", peer)
+	}
+	raw, err := peer.wire.Conn.(*tls.Conn).NetConn().(*net.TCPConn).SyscallConn()
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := map[string]int{"user timeout in ms": 30_000, "idle": 10, "interval": 10, "count": 3}
+	got := map[string]int{}
+	_ = raw.Control(func(fd uintptr) {
+		for name, option := range map[string]int{"user timeout in ms": unix.TCP_USER_TIMEOUT, "idle": unix.TCP_KEEPIDLE, "interval": unix.TCP_KEEPINTVL, "count": unix.TCP_KEEPCNT} {
+			got[name], _ = unix.GetsockoptInt(int(fd), unix.IPPROTO_TCP, option)
+		}
+		if on, _ := unix.GetsockoptInt(int(fd), unix.SOL_SOCKET, unix.SO_KEEPALIVE); on != 1 {
+			t.Error("nothing is sent to a node that is silent")
+		}
+	})
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Errorf("(-want +got)\n%s", diff)
+	}
+	address, _ = fake(t, testKey, reply{Error: "it has no rails"})
+	if _, err := p.Dial(t.Context(), address, testKey, ""); err == nil || err.Error() != "it has no rails" {
+		t.Errorf("got %v, want what the server says", err)
+	}
+	p.Control = nil
+	if _, err := p.Dial(t.Context(), address, testKey, ""); err == nil || err.Error() != "not from the pod" {
+		t.Errorf("got %v, want that it dials from the pod", err)
+	}
+}
+
 // TestAServerTellsAStrangerNothing: the client of the stranger accepts every certificate.
 func TestAServerTellsAStrangerNothing(t *testing.T) {
 	t.Parallel()
@@ -140,6 +188,67 @@ func TestAStrangerThatSaysNothingIsLeft(t *testing.T) {
 	})
 }
 
+// talker is a caller of a server over a pipe. The server ends with the test.
+func talker(t *testing.T, s *Server) (*Peer, <-chan struct{}) {
+	t.Helper()
+	s.Key, s.seen = testKey, map[nonce]map[arrival]bool{}
+	near, far := net.Pipe()
+	done := make(chan struct{})
+	go func() { defer close(done); s.talk(t.Context(), far) }()
+	w, err := greet(t.Context(), tls.Client(near, testKey.config))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return &Peer{Name: "the second", wire: w}, done
+}
+
+// TestACallerHasTimeUntilItIsAnswered, and loses its connection when it then says nothing for long.
+func TestACallerHasTimeUntilItIsAnswered(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		s := &Server{Pod: Pod{Enter: func(func() error) error { time.Sleep(testTime); return errors.New("denied") }}}
+		peer, done := talker(t, s)
+		for _, ask := range []func() ([]report.Answer, error){peer.Local, func() ([]report.Answer, error) { return peer.Test("10.0.0.3:9483", Tests{}) }} {
+			if answers, err := ask(); err == nil || errors.Is(err, ErrGone) || !strings.Contains(err.Error(), "denied") || len(answers) != 0 {
+				t.Errorf("got %v, %v, want what the server says", answers, err)
+			}
+		}
+		if r, err := peer.ask(request{Ended: 1}, moment); err == nil || err.Error() != "there is no such program" {
+			t.Errorf("got %+v, %v", r, err)
+		}
+		start := time.Now()
+		<-done
+		if waited := time.Since(start); waited != idle {
+			t.Errorf("it waits %s, want %s", waited, idle)
+		}
+	})
+}
+
+// TestAPeerIsAskedForWhatItsCallerWants: whole requests, as the server reads them.
+func TestAPeerIsAskedForWhatItsCallerWants(t *testing.T) {
+	t.Parallel()
+	near, far := net.Pipe()
+	defer near.Close()
+	peer, answers := &Peer{Name: "b", wire: newWire(near)}, []report.Answer{good(Reach, "rail 0 of b", "")}
+	asked := make(chan request, 2)
+	go func() {
+		for w, q := newWire(far), (request{}); w.Decode(&q) == nil; q = (request{}) {
+			asked <- q
+			_ = w.Encode(reply{Answers: answers})
+		}
+	}()
+	tests := Tests{Cross: true, RDMA: true, Peer: "c"}
+	for i, want := range []request{{Local: true, Self: "b"}, {Test: "10.0.0.3:9483", Self: "b", Tests: tests}} {
+		got, err := []func() ([]report.Answer, error){peer.Local, func() ([]report.Answer, error) { return peer.Test("10.0.0.3:9483", tests) }}[i]()
+		if diff := cmp.Diff(answers, got); err != nil || diff != "" {
+			t.Errorf("%v (-want +got)\n%s", err, diff)
+		}
+		if diff := cmp.Diff(want, <-asked); diff != "" {
+			t.Errorf("(-want +got)\n%s", diff)
+		}
+	}
+}
+
 // TestOnlyAWholeNonceIsAnswered sends the beginning of a nonce behind a whole one.
 func TestOnlyAWholeNonceIsAnswered(t *testing.T) {
 	t.Parallel()
@@ -167,8 +276,10 @@ func TestOnlyAWholeNonceIsAnswered(t *testing.T) {
 			t.Errorf("answer %d has %d bytes, error %v, want %d", i, length, err, len(n))
 		}
 	}
-	if got := s.received(n); len(got) != 1 || got[0].Size != len(n)+28 {
-		t.Errorf("arrivals %+v, want one of %d bytes", got, len(n)+28)
+	port := func(a net.Addr) netip.AddrPort { return netip.MustParseAddrPort(a.String()) }
+	want := []arrival{{port(c.LocalAddr()), port(echo.LocalAddr()).Port(), len(n) + 28}}
+	if got := s.received(n); !slices.Equal(got, want) {
+		t.Errorf("arrivals %+v, want %+v", got, want)
 	}
 }
 
@@ -214,15 +325,8 @@ func TestOnlyTheEchoThatIsAwaitedCounts(t *testing.T) {
 // TestANonceEndsWithItsConnection: after that, the echo answers it no more.
 func TestANonceEndsWithItsConnection(t *testing.T) {
 	t.Parallel()
-	s := &Server{Pod: outside(), Key: testKey, seen: map[nonce]map[arrival]bool{}}
-	near, far := net.Pipe()
-	done := make(chan struct{})
-	go func() { defer close(done); s.talk(t.Context(), far) }()
-	peer := &Peer{}
-	var err error
-	if peer.wire, err = greet(t.Context(), tls.Client(near, testKey.config)); err != nil {
-		t.Fatal(err)
-	}
+	s := &Server{Pod: outside()}
+	peer, done := talker(t, s)
 	if _, err := peer.ask(request{Received: true}, moment); err != nil {
 		t.Fatal(err)
 	}
@@ -232,7 +336,7 @@ func TestANonceEndsWithItsConnection(t *testing.T) {
 	if !s.arrives(peer.nonce, arrival{}) {
 		t.Error("the nonce of a caller is not known")
 	}
-	_ = near.Close()
+	peer.Close()
 	<-done
 	if s.arrives(peer.nonce, arrival{}) || len(s.seen) != 0 {
 		t.Errorf("known after the end: %v", s.seen)
@@ -246,11 +350,11 @@ func TestPodsWithOneNameAreToldApart(t *testing.T) {
 		address, _ := fake(t, testKey, reply{Name: says})
 		return Guest{Name: given, Address: address}
 	}
-	guests := []Guest{guest("", "gpu-07"), guest("", "gpu-07"), guest("", "gpu-00"), guest("", "gpu-08"), guest("gpu-09", ""), guest("", "gpu-09")}
+	guests := []Guest{guest("", "gpu-07"), guest("", "gpu-07"), guest("", "gpu-00"), guest("", "gpu-08"), guest("gpu-09", ""), guest("", "gpu-09"), guest("", "")}
 	own := func(i int, name string) string { return fmt.Sprintf("%s (%s)", name, guests[i].Address) }
 	seats := outside().Invite(t.Context(), guests, testKey)
 	defer Leave(seats)
-	for i, want := range []string{own(0, "gpu-07"), own(1, "gpu-07"), own(2, "gpu-00"), "gpu-08", "gpu-09", own(5, "gpu-09")} {
+	for i, want := range []string{own(0, "gpu-07"), own(1, "gpu-07"), own(2, "gpu-00"), "gpu-08", "gpu-09", own(5, "gpu-09"), guests[6].Address} {
 		if peer, _ := seats[i].Member.(*Peer); seats[i].Name != want || peer == nil || peer.Name != want {
 			t.Errorf("guest %d: %q (%v), want %q", i, seats[i].Name, seats[i].Absent, want)
 		}

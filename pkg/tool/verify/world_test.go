@@ -134,12 +134,16 @@ func (w *world) local() []report.Answer {
 	return answers
 }
 
-// problems returns what is not ok, one line each.
+// problems returns what is not ok, one line each: a problem with its command, if that is not restore.
 func problems(answers []report.Answer) string {
 	var out []string
 	for _, a := range answers {
+		line := fmt.Sprintf("%s %s: %s: %s", a.Verdict, a.Check, a.Of, a.Found)
+		if a.Verdict == report.Problem && a.Fix != restore {
+			line += " (" + strings.ReplaceAll(a.Fix, "\n", "; ") + ")"
+		}
 		if a.Verdict != report.OK {
-			out = append(out, fmt.Sprintf("%s %s: %s: %s", a.Verdict, a.Check, a.Of, a.Found))
+			out = append(out, line)
 		}
 		if a.Verdict == report.Problem && (a.Fix == "" || a.Why == "") {
 			out = append(out, "without command or reason: "+a.Check)
