@@ -4,7 +4,10 @@
 package counts
 
 import (
+	"errors"
 	"fmt"
+	"io/fs"
+	"os"
 	"testing"
 	"time"
 
@@ -24,7 +27,8 @@ func TestManyPodsHaveBoundedRowsAndTheSameSum(t *testing.T) {
 	for range 2 { // two modules, which are one user here
 		in = append(in, Row{Device: "rxe0", User: User{Kind: "kernel"}, QueuePairs: map[string]int{"RC": 1}})
 	}
-	out := Bounded(in)
+	in = append(in, Row{Device: "rxe0", User: User{Kind: "pod", Namespace: "ml", Pod: "0"}, QueuePairs: map[string]int{"RC": 9 * MaxRows}, HeldGIDs: 5})
+	out := Bounded(in) // pod 0 has the most, in two rows
 	if len(out) != MaxRows+2+1 {
 		t.Fatalf("%d rows, want those of %d pods, two of others, and the kernel's", len(out), MaxRows)
 	}
@@ -41,7 +45,7 @@ func TestManyPodsHaveBoundedRowsAndTheSameSum(t *testing.T) {
 	if diff := cmp.Diff(total(in), total(out)); diff != "" {
 		t.Errorf("the sums differ (-in +out)\n%s", diff)
 	}
-	if out[0].Pod != fmt.Sprint(3*MaxRows-1) {
+	if out[0].Pod != "0" || out[0].Contexts != 1 || out[0].HeldGIDs != 5 || out[1].Pod != fmt.Sprint(3*MaxRows-1) {
 		t.Errorf("the first row is %+v, want the pod with the most queue pairs", out[0])
 	}
 	seen := map[string]bool{}
@@ -57,6 +61,18 @@ func TestManyPodsHaveBoundedRowsAndTheSameSum(t *testing.T) {
 func TestWhatIsWrittenIsRead(t *testing.T) {
 	t.Parallel()
 	f := File{t.TempDir()}
+	if _, err := f.Read(); !errors.Is(err, fs.ErrNotExist) {
+		t.Errorf("without a file: %v", err)
+	}
+	if err := (File{f.Dir + "/none"}).Write(Counts{}); !errors.Is(err, fs.ErrNotExist) {
+		t.Errorf("without a folder: %v", err)
+	}
+	if err := os.WriteFile(f.Dir+"/counts", []byte("{"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := f.Read(); err == nil {
+		t.Error("a file that is no JSON is read")
+	}
 	want := Counts{Until: time.Now().UTC().Round(0), Rows: []Row{{Device: "rxe0", User: User{Kind: "host"}, QueuePairs: map[string]int{"RC": 1}}}}
 	if err := f.Write(want); err != nil {
 		t.Fatal(err)
