@@ -26,6 +26,7 @@ type hca struct {
 	in        netns.ID     // the namespace that has it; zero: the host's
 	users     []string     // programs with queue pairs
 	unseen    error        // why they cannot be listed
+	lost      error        // why the devices cannot be read again
 	unclear   bool         // it is not known which device is that of a parent
 	open      atomic.Int32 // handles that are not closed
 	full      bool         // there is no free entry for another GID
@@ -105,6 +106,9 @@ func (h handle) Undo(ctx context.Context, op plan.Op) error {
 }
 
 func (h handle) Current(_ context.Context, recorded plan.Ops) (plan.Ops, error) {
+	if h.lost != nil {
+		return nil, h.lost
+	}
 	return recorded.WithDevices(func(d plan.RDMADevice) plan.RDMADevice {
 		d.Name = cmp.Or(h.now, d.Name)
 		if d.Link == "ens1" {

@@ -90,7 +90,7 @@ func (t *gidTable) indexOf(of holder, gid netip.Addr) int {
 }
 
 // LookBefore implements attach.RDMA. The fake knows the namespaces of the entries.
-func (h handle) LookBefore(plan.Ops, plan.Ops) error { return nil }
+func (h handle) LookBefore(plan.Ops, plan.Ops) error { return h.lost }
 
 // Has implements attach.RDMA.
 func (h handle) Has(link conf.LinkName, e gidtable.Entry) bool {

@@ -52,6 +52,8 @@ type world struct {
 	now  time.Duration // since boot
 	boot string
 	keep bool // the fillers of the node
+	// stuck is why the namespace of the fillers cannot be made or removed.
+	stuck error
 	// config is the network's, for a mode of RDMA, a folder and more members.
 	config string
 	log    *slog.Logger
@@ -179,11 +181,17 @@ func (m machine) OpenHost() (attach.Kernel, error) {
 
 func (m machine) MakeNetns(path string) error {
 	m.w.step()
+	if m.w.stuck != nil {
+		return m.w.stuck
+	}
 	m.w.fake.Pod(path)
 	return nil
 }
 
 func (m machine) RemoveNetns(path string) error {
+	if m.w.stuck != nil {
+		return m.w.stuck
+	}
 	m.w.fake.RemovePod(path)
 	m.w.hca.tables.undone(path, plan.Op{})
 	return nil
@@ -200,7 +208,10 @@ func (m machine) Facts(ctx context.Context, req conf.Request) ([]plan.RailFacts,
 	return k.Facts(ctx, req)
 }
 
-func (m machine) Wire(attach.Kernel) plan.Single { return mortalSteps{m.w.wire, m.w} }
+func (m machine) Wire(attach.Kernel) plan.Single {
+	m.w.hca.open.Add(1)
+	return mortalSteps{m.w.wire, m.w}
+}
 
 func (m machine) RDMA(netns string, _ func(fn func() error) error) attach.RDMA {
 	m.w.hca.open.Add(1)
@@ -301,6 +312,8 @@ type mortalSteps struct {
 	plan.Single
 	w *world
 }
+
+func (m mortalSteps) Close() { m.w.hca.open.Add(-1) }
 
 func (m mortalSteps) Do(ctx context.Context, op plan.Op) error {
 	m.w.step()
@@ -510,6 +523,9 @@ func (w *world) mustBeUndone(when string) {
 	}
 	if f := w.files(); len(f) > 0 {
 		w.t.Errorf("%s, files: %v", when, f)
+	}
+	if n := w.hca.open.Load(); n != 0 {
+		w.t.Errorf("%s, %d handles are open", when, n)
 	}
 }
 
