@@ -4,6 +4,7 @@
 package rdma
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -14,10 +15,13 @@ import (
 	"testing/fstest"
 
 	"github.com/google/go-cmp/cmp"
+	"golang.org/x/sys/unix"
 
 	"github.com/roce-cni/roce-cni/pkg/base/cnierr"
+	"github.com/roce-cni/roce-cni/pkg/base/nlsock"
 	"github.com/roce-cni/roce-cni/pkg/plugin/conf"
 	"github.com/roce-cni/roce-cni/pkg/plugin/plan"
+	"github.com/roce-cni/roce-cni/pkg/plugin/rdma/discover"
 	"github.com/roce-cni/roce-cni/pkg/plugin/rdma/nldev"
 )
 
@@ -232,6 +236,9 @@ func TestModeMustFitTheRequest(t *testing.T) {
 	} {
 		s := (&node{exclusive: c.exclusive, devices: []*hca{roce(0, "rxe0", r0, "r0")}}).subsystem(t, fstest.MapFS{})
 		got, err := s.Facts(t.Context(), conf.RDMA{Mode: c.want}, plan.Link{Layers: [][]int32{{r0}}}, false)
+		if mode := s.Mode(t.Context(), c.want); cnierr.CodeOf(mode) != cnierr.CodeOf(err) || hintOf(mode) != hintOf(err) {
+			t.Errorf("%s, exclusive %t: the mode alone: got %v", c.want, c.exclusive, mode)
+		}
 		switch {
 		case c.hint == "" && (err != nil || got.Exclusive != c.exclusive):
 			t.Errorf("%s, exclusive %t: got %+v, %v", c.want, c.exclusive, got, err)
@@ -239,6 +246,38 @@ func TestModeMustFitTheRequest(t *testing.T) {
 			!strings.Contains(hintOf(err), "rdma system set netns "+string(c.want))):
 			t.Errorf("%s, exclusive %t: got %v, hint %q", c.want, c.exclusive, err, hintOf(err))
 		}
+	}
+}
+
+// TestErrorsOfTheKernelHaveTheirCodesAndHints has those with a code, too, which stay as they are.
+func TestErrorsOfTheKernelHaveTheirCodesAndHints(t *testing.T) {
+	t.Parallel()
+	known := cnierr.New(cnierr.NoGID, "x", "y", "z", "known")
+	for _, c := range []struct {
+		err  error
+		code cnierr.Code
+		hint string
+		text string
+	}{
+		{unix.EPERM, cnierr.IO, needsRoot, `move "mlx5_0": operation not permitted`},
+		{unix.EACCES, cnierr.IO, needsRoot, `move "mlx5_0": permission denied`},
+		{unix.EIO, cnierr.IO, "", `move "mlx5_0": input/output error`},
+		{unix.ENOMEM, cnierr.TryAgain, "load of the node", `move "mlx5_0": cannot allocate memory`},
+		{unix.ENOBUFS, cnierr.TryAgain, "load of the node", `move "mlx5_0": no buffer space available`},
+		{unix.EAGAIN, cnierr.TryAgain, "load of the node", `move "mlx5_0": resource temporarily unavailable`},
+		{context.Canceled, cnierr.TryAgain, "load of the node", `move "mlx5_0": context canceled`},
+		{context.DeadlineExceeded, cnierr.TryAgain, "load of the node", `move "mlx5_0": context deadline exceeded`},
+		{nlsock.ErrInterrupted, cnierr.TryAgain, "load of the node", `move "mlx5_0": ` + nlsock.ErrInterrupted.Error()},
+		{unix.EPROTONOSUPPORT, cnierr.NoRDMA, discover.LoadDriver, `move "mlx5_0": the kernel has no RDMA: no module of an RDMA NIC is loaded`},
+		{fmt.Errorf("%w beside it", known), cnierr.NoGID, "z", `x "y": known beside it`},
+	} {
+		err := classify("move", "mlx5_0", c.err)
+		if cnierr.CodeOf(err) != c.code || !errors.Is(err, c.err) || err.Error() != c.text || !strings.Contains(hintOf(err), c.hint) || c.hint == "" && hintOf(err) != "" {
+			t.Errorf("%v: got %d, %v, hint %q", c.err, cnierr.CodeOf(err), err, hintOf(err))
+		}
+	}
+	if err := classify("move", "mlx5_0", nil); err != nil {
+		t.Errorf("no error is %v", err)
 	}
 }
 

@@ -5,11 +5,14 @@ package rdma
 
 import (
 	"context"
+	"errors"
 	"math"
 	"os"
 	"testing"
 	"testing/fstest"
 	"time"
+
+	"golang.org/x/sys/unix"
 
 	"github.com/roce-cni/roce-cni/pkg/base/netns"
 	"github.com/roce-cni/roce-cni/pkg/plugin/conf"
@@ -105,7 +108,7 @@ func TestAFailureAtEveryCallOfTheKernelIsReported(t *testing.T) {
 			s.conns, s.trees = [2]*nldev.Conn{}, [2]*tree{}
 			n.failAt = at
 			err := verbs[last](t.Context(), s, op)
-			if failed = n.failAt == 0; failed != (err != nil) {
+			if failed = n.failAt == 0; failed != errors.Is(err, unix.EIO) || !failed && err != nil {
 				t.Errorf("%s, failure at call %d: got %v", name, at, err)
 			}
 			n.failAt = 0

@@ -298,6 +298,13 @@ func (n *node) reset(device string) {
 	}
 }
 
+// write puts a text into a file of the settings.
+func (n *node) write(file, text string) {
+	if err := os.WriteFile(file, []byte(text+"\n"), 0o600); err != nil {
+		panic(err)
+	}
+}
+
 func (n *node) tosFile(device string) string {
 	return filepath.Join(n.files, "configfs/rdma_cm", device, "ports/1/default_roce_tos")
 }

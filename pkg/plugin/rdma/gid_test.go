@@ -200,6 +200,27 @@ func TestGIDThatDoesNotComeIsExplainedByTheTable(t *testing.T) {
 	}
 }
 
+// An ADD that starts again does not report the index that an earlier one found.
+func TestTheIndexOfAnEarlierWaitIsForgotten(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		sys := sysfs("mlx5_0", "", v2("172.16.0.11"), v2("172.16.0.12"))
+		s := (&node{}).subsystem(t, sys)
+		op := plan.Op{Place: plan.Host, Kind: wait("172.16.0.11", "172.16.0.12")}
+		must(t, s.Do(t.Context(), op))
+		if got := fmt.Sprint(s.Located()); got != "map[172.16.0.11:1 172.16.0.12:2]" {
+			t.Errorf("got %s", got)
+		}
+		sys["class/infiniband/mlx5_0/ports/1/gids/1"] = sys["class/infiniband/mlx5_0/ports/1/gids/0"]
+		if err := s.Do(t.Context(), op); cnierr.CodeOf(err) != cnierr.NoGID || !strings.HasPrefix(err.Error(), `wait for GID of "172.16.0.11": `) {
+			t.Errorf("got %v, want the address that has none", err)
+		}
+		if got := fmt.Sprint(s.Located()); got != "map[172.16.0.12:2]" {
+			t.Errorf("got %s", got)
+		}
+	})
+}
+
 func TestWarnOnlyLogs(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -242,6 +263,7 @@ func TestCheckOfGIDs(t *testing.T) {
 		{"twice, one on its way out", place(0), []string{v2("172.16.0.11"), entry("172.16.0.11", "RoCE v2", "")}, ""},
 		{"twice, the pod's later", place(2), []string{v2("172.16.0.11"), "", v2("172.16.0.11")}, "the pod's is at 2"},
 		{"twice, of another name, not recorded", nil, []string{entry("172.16.0.11", "RoCE v2", "ens1"), v2("172.16.0.11")}, "the pod's is at 1"},
+		{"twice, the pod's moved", place(5), []string{v2("172.16.0.11"), entry("172.16.0.11", "RoCE v2", "ens1")}, "the pod's is at 0, and was at 5"},
 		{"twice, not recorded", nil, []string{v2("172.16.0.11"), v2("172.16.0.11")}, "which is the pod's is not known"},
 		{"another interface has it alone", place(2), []string{entry("172.16.0.11", "RoCE v2", "eth7"), "", ""}, "no RoCE v2 entry of net1 for it, but another interface has the address: index 0 of eth7"},
 		{"no table", place(0), nil, "the device is not in the namespace of the host under its name"},

@@ -211,7 +211,13 @@ func TestASettingThatTheKernelRefusesFailsTheMove(t *testing.T) {
 
 func TestTypeOfServiceIsUnknownWhereTheKernelHasNone(t *testing.T) {
 	t.Parallel()
-	for refusal, unknown := range map[error]bool{unix.ENODEV: true, unix.ENOSYS: true, unix.EPERM: true, unix.EIO: false} {
+	n, _ := movable()
+	n.withSettings(t, "mlx5_0", "104", "96")
+	facts, err := n.subsystem(t, twoOf("mlx5_0")).Facts(t.Context(), conf.RDMA{}, plan.Link{Layers: [][]int32{{r0}}}, false)
+	if err != nil || facts.TOS != nil || facts.UVerbs != "" {
+		t.Errorf("two devices have the name: got %+v, %v", facts, err)
+	}
+	for refusal, unknown := range map[error]bool{unix.ENODEV: true, unix.ENOSYS: true, unix.ENOENT: true, unix.EPERM: true, unix.EIO: false} {
 		n, op := movable()
 		s := n.subsystem(t, fstest.MapFS{})
 		s.mount = func(string) (tree, error) { return tree{}, refusal }
@@ -233,6 +239,16 @@ func TestCheckFindsNothingWhereASettingIsNotKnown(t *testing.T) {
 	n.withSettings(t, "mlx5_0", "26", "8")
 	must(t, os.Remove(n.classFile("mlx5_0")))
 	if err := n.subsystem(t, fstest.MapFS{}).Check(t.Context(), plan.Op{Place: plan.Host, Kind: op}); err != nil {
+		t.Error(err)
+	}
+}
+
+// TestATrafficClassThatIsNotThereAnyMoreStaysAway has another driver since the move.
+func TestATrafficClassThatIsNotThereAnyMoreStaysAway(t *testing.T) {
+	t.Parallel()
+	n, op := movable()
+	op.TrafficClass, op.HostTrafficClass = octet(8), octet(96)
+	if err := n.subsystem(t, fstest.MapFS{}).Undo(t.Context(), plan.Op{Place: plan.Host, Kind: op}); err != nil {
 		t.Error(err)
 	}
 }
@@ -310,12 +326,14 @@ func TestCheckOfAMoveSaysWhereTheDeviceIs(t *testing.T) {
 		{"elsewhere", `check RDMA device "mlx5_0": it is neither in the pod nor in the host`, "look for it in the other namespaces: ip netns exec NAME rdma dev", func(n *node) { n.devices[0].in = elsewhere }},
 		{"renamed", `another name in the pod, "mine"`, "ip netns exec p rdma dev set mine name mlx5_0", func(n *node) { n.devices[0].Name = "mine" }},
 		{"another ToS", "its RoCE ToS is 0, want 26", "ip netns exec p cma_roce_tos -d mlx5_0 -p 1 -t 26", func(n *node) { n.reset("mlx5_0") }},
+		{"another ToS than 0", "its RoCE ToS is 32, want 26", "ip netns exec p cma_roce_tos -d mlx5_0 -p 1 -t 26", func(n *node) { n.write(n.tosFile("mlx5_0"), "32") }},
+		{"another traffic class", "its traffic class is 9, want 8", "delete the pod", func(n *node) { n.write(n.classFile("mlx5_0"), "Global tclass=9") }},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			t.Parallel()
 			n, op := movable()
 			n.withSettings(t, "mlx5_0", "0", "0")
-			op.TOS = octet(26)
+			op.TOS, op.TrafficClass = octet(26), octet(8)
 			s := n.subsystem(t, os.DirFS(n.files+"/sysfs"))
 			must(t, s.Do(t.Context(), plan.Op{Place: plan.Host, Kind: op}))
 			c.change(n)

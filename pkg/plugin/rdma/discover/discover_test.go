@@ -104,7 +104,9 @@ func TestWhatIsRelatedIsOnTheHardwareOfTheLinksBelow(t *testing.T) {
 		"class/net/a/device":   "->../../../devices/0000:0b:00.0",
 		"class/net/sf0/device": "->../../../devices/mlx5_core.sf.4", "devices/mlx5_core.sf.4/subsystem": "->../../bus/auxiliary",
 		"class/net/usb0/device":     "->../../../devices/1-1", // no subsystem
-		"class/net/ring/lower_ring": "->../ring",
+		"class/net/ring/lower_ring": "->../ring", "class/net/ring/r0": "no link below it",
+		"class/net/q0/device": "->../../../devices/0000:0c:00.0", "class/net/x0/device": "->../../../devices/0000:0c:00.0", "class/net/x0/dev_port": "0",
+		"class/net/three/lower_p0": "->../p0", "class/net/three/lower_r0": "->../r0", "class/net/three/lower_x0": "->../x0",
 	})
 	all := tree(map[string]string{
 		"bus/pci/devices/0000:0b:00.0/infiniband/mlx5_0/state":         "",
@@ -117,7 +119,7 @@ func TestWhatIsRelatedIsOnTheHardwareOfTheLinksBelow(t *testing.T) {
 	}
 	for link, want := range map[conf.LinkName]string{
 		"r0": "mlx5_0/1 on r0", "p0": "mlx4_0/1 on p0", "p1": "mlx4_0/2 on p1", "p2": "", "bond0": "mlx4_0/1 on p0 mlx4_0/2 on p1", "vlan0": "mlx4_0/1 on p0 mlx4_0/2 on p1",
-		"twice": "mlx5_0/1 on a", "sf0": "mlx5_6/1 on sf0", "usb0": "", "ring": "", "nosuch": "",
+		"twice": "mlx5_0/1 on a", "sf0": "mlx5_6/1 on sf0", "usb0": "", "ring": "", "q0": "", "three": "mlx4_0/1 on p0 mlx5_0/1 on r0", "nosuch": "",
 	} {
 		if got := words(Related(devices, link, links, all)); got != want {
 			t.Errorf("%s: got %q, want %q", link, got, want)

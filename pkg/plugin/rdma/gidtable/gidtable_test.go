@@ -254,6 +254,74 @@ func TestALookNotesWhereAddressesWereAlready(t *testing.T) {
 	}
 }
 
+// TestNoMoreIsReadThanDecides counts the files of GIDs that are opened.
+func TestNoMoreIsReadThanDecides(t *testing.T) {
+	t.Parallel()
+	const a, b = "172.16.0.11", "172.16.0.12"
+	long := append([]string{"fe80::1 2 eth0", a + " 2 net1", b + " 2 net1"}, make([]string, 3*UnusedRun)...)
+	look := func(all []string) Before {
+		out, err := New(rows(all...), "mlx5_0", 2).Look([]netip.Addr{addr(a), addr(b)}, 0)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return out
+	}
+	some := []netip.Addr{addr(a)}
+	for name, c := range map[string]struct {
+		entries []string
+		of      Interface
+		want    []netip.Addr
+		gone    []netip.Addr
+		reads   int
+		says    string
+	}{
+		"up to the last one":        {long, Interface{Name: "net1", Alone: true}, some, nil, 2, "map[172.16.0.11:1] true"},
+		"none is looked for":        {long, Interface{Name: "net1", Alone: true}, nil, nil, 3 + UnusedRun, "map[] true"},
+		"an old one ends it":        {long, Interface{Name: "net1", Alone: true}, nil, some, 2, "map[] false"},
+		"an old one before the new": {long, Interface{Name: "net1", Alone: true}, []netip.Addr{addr(b)}, some, 2, "map[] false"},
+		"nothing is known":          {long, Interface{Name: "net1"}, some, nil, len(long) + 1, "map[172.16.0.11:1] true"},
+		"what was not read":         {append(make([]string, 0), append(append([]string{"fe80::1 2 eth0"}, make([]string, 2*UnusedRun)...), a+" 2 net1")...), Interface{Name: "net1", Before: look(append([]string{"fe80::1 2 eth0"}, make([]string, 2*UnusedRun)...))}, some, nil, UnusedRun + 1, "map[] false"},
+	} {
+		reads := 0
+		sys := reading{rows(c.entries...), &reads}
+		found, settled, err := New(sys, "mlx5_0", 2).Settled(c.of, c.want, c.gone)
+		if says := fmt.Sprint(found, settled); says != c.says || err != nil || reads != c.reads {
+			t.Errorf("%s: got %s, %v in %d reads, want %s in %d", name, says, err, reads, c.says, c.reads)
+		}
+	}
+	reads := 0
+	if full, err := New(reading{rows("", "", ""), &reads}, "mlx5_0", 2).Full(); full || err != nil || reads != 2 {
+		t.Errorf("full %t, %v in %d reads", full, err, reads)
+	}
+	// An entry behind what was read counts as there before, once and for its own address.
+	before := look(append([]string{"fe80::1 2 eth0"}, make([]string, 2*UnusedRun)...))
+	for range 2 {
+		before.see(UnusedRun+9, addr(a))
+		before.see(UnusedRun-1, addr(b))
+	}
+	before.see(UnusedRun+8, netip.Addr{})
+	if diff := cmp.Diff(map[netip.Addr][]int{addr(a): {UnusedRun + 9}}, before.others, values()); diff != "" {
+		t.Errorf("(-want +got)\n%s", diff)
+	}
+	Before{}.see(3, addr(a)) // knows nothing
+	if of := (Interface{Name: "net1", Before: before}); of.Has(entry(UnusedRun+3, a, RoCEv2, "net1")) || !of.Has(entry(UnusedRun, a, RoCEv2, "net1")) {
+		t.Error("an entry is new behind what was read, or old before it")
+	}
+}
+
+// reading counts the files of GIDs that are opened.
+type reading struct {
+	fs.FS
+	n *int
+}
+
+func (r reading) Open(name string) (fs.File, error) {
+	if strings.HasPrefix(name, dir+"gids/") {
+		*r.n++
+	}
+	return r.FS.Open(name)
+}
+
 func TestTheEntriesOfAnInterfaceAreFound(t *testing.T) {
 	t.Parallel()
 	const a, b, old = "172.16.0.11", "172.16.0.12", "172.16.0.13"
