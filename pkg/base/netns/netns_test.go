@@ -21,6 +21,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/roce-cni/roce-cni/integration/cnitest"
+	"github.com/roce-cni/roce-cni/pkg/base/cnierr"
 )
 
 func TestANamespaceIsNotGoneBecauseWeCannotLook(t *testing.T) {
@@ -39,6 +40,56 @@ func TestANamespaceOfAnotherTypeIsNone(t *testing.T) {
 	t.Parallel()
 	if n, err := Open("/proc/self/ns/uts"); !errors.Is(err, ErrGone) {
 		t.Errorf("got %v, %v, want ErrGone", n, err)
+	}
+}
+
+// A program that opens a FIFO waits for the one that writes into it.
+func TestWhatIsNoNamespaceIsNotOpened(t *testing.T) {
+	t.Parallel()
+	fifo := filepath.Join(t.TempDir(), "fifo")
+	if err := unix.Mkfifo(fifo, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	for _, path := range []string{fifo, fifo + "x", filepath.Dir(fifo)} {
+		if n, err := Open(path); !errors.Is(err, ErrGone) {
+			t.Errorf("%s: got %v, %v, want ErrGone", path, n, err)
+		}
+	}
+	if err := Make(filepath.Join(fifo+"x", "pod")); !errors.Is(err, fs.ErrNotExist) {
+		t.Errorf("made in no folder: %v", err)
+	}
+}
+
+func TestHowAFunctionEndsInANamespaceIsTold(t *testing.T) {
+	t.Parallel()
+	path := makeOne(t)
+	t.Cleanup(func() { _ = Remove(path) })
+	ns, err := Open(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer ns.Close()
+	var in ID
+	no := errors.New("no")
+	if err := ns.Enter(func() (err error) { in, err = OwnID(); return errors.Join(err, no) }); !errors.Is(err, no) || in != ns.ID {
+		t.Errorf("got %v in %v, want %v in %v", err, in, no, ns.ID)
+	}
+	if err := ns.Enter(func() error { return nil }); err != nil {
+		t.Error(err)
+	}
+	if err := ns.Enter(func() error { runtime.Goexit(); return nil }); err == nil || !strings.Contains(err.Error(), "ended its goroutine") {
+		t.Errorf("after Goexit: %v", err)
+	}
+	panicked := func() (p any) {
+		defer func() { p = recover() }()
+		return ns.Enter(func() error { panic("here") })
+	}()
+	if panicked != "here" {
+		t.Errorf("the panic that reached the caller is %v", panicked)
+	}
+	ns.Close()
+	if err := ns.Enter(func() error { t.Error("it ran nowhere"); return nil }); cnierr.CodeOf(err) != cnierr.IO || !strings.Contains(err.Error(), path) {
+		t.Errorf("of a namespace that is closed: %v", err)
 	}
 }
 
