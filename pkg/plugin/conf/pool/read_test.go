@@ -10,6 +10,7 @@ import (
 	"fmt"
 	"net/netip"
 	"os"
+	"slices"
 	"strconv"
 	"strings"
 	"testing"
@@ -121,6 +122,19 @@ func readers() map[string]func(in string, f *strict.Faults) string {
 			}
 			return strings.Join(out, "\n")
 		},
+	}
+}
+
+// A file of the node can have them, which no reader here has checked.
+func TestSubnetsOfOneRailDoNotOverlap(t *testing.T) {
+	t.Parallel()
+	both := slices.Concat(ofRails(`[{"subnet": "10.1.0.0/16"}, {"subnet": "10.0.0.0/24"}] / [{"subnet": "10.0.0.128/25"}]`)...)
+	for i, want := range []bool{true, false} { // that it is a fault
+		f := &strict.Faults{}
+		pool.Apart([][]pool.Subnet{both[:len(both)-i]}, []string{"pool"}, f)
+		if (f.Len() == 1) != want {
+			t.Errorf("%s: %s", written(both[:len(both)-i]), faults(f))
+		}
 	}
 }
 

@@ -89,9 +89,6 @@ func replace(s string, by func(placeholder) string) string {
 		out.WriteString(by(p))
 		done = p.end
 	}
-	if done == 0 {
-		return s
-	}
 	out.WriteString(s[done:])
 	return out.String()
 }
