@@ -13,6 +13,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/roce-cni/roce-cni/pkg/base/cnierr"
+	"github.com/roce-cni/roce-cni/pkg/plugin/conf"
 	"github.com/roce-cni/roce-cni/pkg/plugin/kernel"
 	"github.com/roce-cni/roce-cni/pkg/plugin/plan"
 )
@@ -28,6 +29,28 @@ func TestALinkHasTheQueueThatIsAskedFor(t *testing.T) {
 	}
 }
 
+// TestTheLinkWithTheNameIsRemovedFirst has two links that are ours: one has the name, the other the mark.
+func TestTheLinkWithTheNameIsRemovedFirst(t *testing.T) {
+	t.Parallel()
+	_, pod, k := machine(t)
+	op := child(t)
+	do(t, k, plan.Op{Kind: op})
+	pod.IP("link set net1 down")
+	pod.IP("link set net1 name marked0")
+	pod.IP("link add link marked0 name net1 address " + op.MAC.String() + " type macvlan mode bridge")
+	for _, left := range []string{"marked0", ""} {
+		undo(t, k, plan.Ops{{Kind: op}})
+		var got []string
+		for line := range strings.Lines(pod.IP("-br link show type macvlan")) {
+			name, _, _ := strings.Cut(line, "@")
+			got = append(got, name)
+		}
+		if strings.Join(got, " ") != left {
+			t.Errorf("got %q, want %q", got, left)
+		}
+	}
+}
+
 // TestEachFindingOfALinkHasItsRemedy compares all that Check says. Behind a finding of what a
 // program may set is the MTU that repair raises it to.
 func TestEachFindingOfALinkHasItsRemedy(t *testing.T) {
@@ -38,6 +61,12 @@ func TestEachFindingOfALinkHasItsRemedy(t *testing.T) {
 		want   []string
 	}{
 		"nothing": {"", nil},
+		"the VLAN has a lower MTU than its NIC": {"HOST link set vlan0 mtu 1400", []string{
+			"want MTU 1500, got 1400: its NIC had that for a time, or a program set it; rocectl repair raises it -> restore it: IP link set dev net1 mtu 1500 [raise 1500]",
+		}},
+		"the VLAN and its NIC have a lower MTU": {"HOST link set vlan0 mtu 1400\nHOST link set nic0 mtu 1400", []string{
+			"want MTU 1500, got 1400 -> restore it: IP link set dev net1 mtu 1500 [raise 0]",
+		}},
 		"the NIC was renamed": {renamed, []string{
 			`want master nic0, got other0 -> restore it: ip link set dev other0 name nic0 [raise 0]`,
 		}},
@@ -77,6 +106,10 @@ func TestEachFindingOfALinkHasItsRemedy(t *testing.T) {
 			op := child(t)
 			is := facts(t, k)
 			op.NIC = plan.NIC{Index: is.Index, MAC: is.MAC}
+			if strings.Contains(tt.script, "vlan0") { // another NIC is the VLAN: not every kernel has VLANs
+				node.NIC("vlan0")
+				op.Parent, op.NIC, op.VLAN = "vlan0", plan.NIC{}, conf.VLAN{ID: 7, NIC: nic}
+			}
 			do(t, k, plan.Op{Kind: op})
 			at := filepath.Join(t.TempDir(), "elsewhere")
 			if strings.Contains(tt.script, "ELSEWHERE") {
