@@ -5,6 +5,9 @@ package grant_test
 
 import (
 	"context"
+	"fmt"
+	"io"
+	"net"
 	"os"
 	"path/filepath"
 	"strings"
@@ -267,15 +270,17 @@ func TestASlotThatIsLostIsGrantedNoMore(t *testing.T) {
 		o := open(t, func(*fixture) {})
 		o.lease("db-0")
 		o.lease("db-1")
-		leases := o.store.Snapshot()
+		leases, lost := o.store.Snapshot(), 0
 		for i := range leases {
 			if leases[i].Spec.Pod == "db-0" {
+				lost = leases[i].Spec.Slot
 				leases[i].Spec.Holder, leases[i].UID = block.Owner{NodeName: "thief", MachineID: "machine-of-thief"}, "another"
 			}
 		}
 		o.store.Restore(leases)
 		time.Sleep(10 * time.Minute)
 		o.said("a sticky host index of a pod of this node now belongs to another node", "pod=db-0", "holder=thief")
+		o.heard(map[string]string{"lost sticky addresses": `confirm sticky addresses "[` + o.slots.Name(lost) + `]": another node has them now`}, map[string]int{"granted": 2, "lost": 1})
 		o.tell(func() { o.away = true })
 		if a := o.ask("db-0", 0); a.Granted() {
 			t.Errorf("db-0 gets %+v", a)
@@ -329,4 +334,42 @@ func TestWhatTheSocketCannotReplaceIsAnError(t *testing.T) {
 	if _, err := grant.Listen(s); cnierr.CodeOf(err) != cnierr.IO || !strings.Contains(err.Error(), "not a directory") {
 		t.Errorf("a file in place of the state folder: %v", err)
 	}
+}
+
+// TestARequestThatCannotBeReadIsAnsweredSo has a client that writes no request.
+func TestARequestThatCannotBeReadIsAnsweredSo(t *testing.T) {
+	t.Parallel()
+	s := state(t)
+	defer serve(t, s)()
+	dir, err := os.Open(filepath.Dir(s.Socket()))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer dir.Close()
+	conn, err := net.Dial("unix", fmt.Sprintf("/proc/self/fd/%d/%s", dir.Fd(), filepath.Base(s.Socket())))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close()
+	if _, err := conn.Write([]byte("{]\n")); err != nil {
+		t.Fatal(err)
+	}
+	if b, err := io.ReadAll(conn); err != nil || !strings.Contains(string(b), "rocectl agent cannot read the request: ") {
+		t.Errorf("the answer is %q, error %v", b, err)
+	}
+}
+
+// TestALeaseOfAGrantStaysWhenItsPoolHasTheSlotNoMore is about the time of the grant.
+func TestALeaseOfAGrantStaysWhenItsPoolHasTheSlotNoMore(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		o := open(t, func(o *fixture) { o.taken("a", "db-9") })
+		if a := o.ask("db-0", 0); !a.Granted() {
+			t.Fatalf("it gets %+v", a)
+		}
+		o.tell(func() { o.slots = block.Slots{Pool: "compute"} })
+		time.Sleep(grant.Time - time.Second)
+		o.holders(map[string]string{"db-0": "a", "db-9": "a"})
+		time.Sleep(6 * time.Minute)
+		o.holders(map[string]string{"db-0": "", "db-9": ""})
+	})
 }

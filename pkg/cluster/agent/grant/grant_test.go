@@ -171,7 +171,7 @@ func (o *fixture) ask(pod string, during time.Duration) nodefile.Answer {
 	o.Helper()
 	k := nodefile.Key{Namespace: "train", Pod: pod, Interface: "net1"}
 	for end := o.now() + during; ; time.Sleep(500 * time.Millisecond) {
-		ctx, cancel := context.WithTimeout(o.Context(), time.Second)
+		ctx, cancel := context.WithTimeout(o.Context(), 900*time.Millisecond) // it ends in a wait, and not in a try
 		a := o.c.Ask(ctx, k)
 		cancel()
 		if o.now() >= end || a.Wait == "" {
