@@ -35,7 +35,8 @@ func TestSilentGatewaysAreAllNamed(t *testing.T) {
 			t.Errorf("got  %v\nwant %s", err, text)
 		}
 		var e *cnierr.Error
-		if !errors.As(err, &e) || e.Code != cnierr.GatewaySilent || !strings.Contains(e.Hint, "arping -I net1 -s 172.16.11.5 172.16.11.254") {
+		const commands = `run "arping -I net1 -s 172.16.11.5 172.16.11.254; ndisc6 -s fd00:11::a:5 fd00:11::fe net1" in the pod's namespace`
+		if !errors.As(err, &e) || e.Code != cnierr.GatewaySilent || !strings.Contains(e.Hint, commands) {
 			t.Errorf("got %+v, want GatewaySilent with the command in its hint", e)
 		}
 	})
@@ -105,6 +106,58 @@ func TestOperationsThatAreNotOursAreABug(t *testing.T) {
 			if err := call(t.Context(), op); err != nil {
 				t.Errorf("%s %T: %v", name, op, err)
 			}
+		}
+	}
+}
+
+// TestEachPlaceHasItsOwnSockets also says which namespace they are opened in.
+func TestEachPlaceHasItsOwnSockets(t *testing.T) {
+	t.Parallel()
+	refuse := func(err error) func(func() error) error { return func(func() error) error { return err } }
+	p := &Prober{Enter: refuse(unix.EPERM), EnterHost: refuse(unix.EIO)}
+	op := plan.Announce{Targets: []plan.Target{target("net1")}}
+	for at, want := range map[plan.Place]error{plan.Pod: unix.EPERM, plan.Host: unix.EIO} {
+		if err := p.Do(t.Context(), plan.Op{Place: at, Kind: op}); cnierr.CodeOf(err) != cnierr.IO || !errors.Is(err, want) {
+			t.Errorf("%s: got %v, want %v", at, err, want)
+		}
+	}
+	p, _ = memProber(nil)
+	var conns []*memConn
+	p.listen = func(w *wire, asks []*ask) error {
+		if len(w.conns) == 0 {
+			conns = append(conns, newMemConn(nil))
+			w.conns[asks[0].port()] = conns[len(conns)-1]
+		}
+		return nil
+	}
+	for _, at := range []plan.Place{plan.Pod, plan.Host, plan.Pod} {
+		if err := p.Do(t.Context(), plan.Op{Place: at, Kind: op}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if len(conns) != 2 || len(conns[0].sent) != 2 || len(conns[1].sent) != 1 {
+		t.Fatalf("got %d sockets, want one that sends twice, and one that sends once", len(conns))
+	}
+	if p.Close(); !conns[0].closed || !conns[1].closed || p.wires != [2]*wire{} {
+		t.Error("a socket is open")
+	}
+}
+
+func TestErrnosOfASocketAreSaid(t *testing.T) {
+	t.Parallel()
+	const show = "run ip -d link show dev net1 in the pod's namespace"
+	for err, want := range map[unix.Errno][2]string{
+		unix.ENODEV:       {"the interface is gone: no such device", show},
+		unix.ENXIO:        {"the interface is gone: no such device or address", show},
+		unix.ENETDOWN:     {"the interface is down: network is down", show},
+		unix.ENOBUFS:      {"no frame was sent: no buffer space available", show},
+		unix.EPERM:        {"operation not permitted", "run the plugin as root, or give it CAP_NET_RAW"},
+		unix.EAFNOSUPPORT: {"address family not supported by protocol", `load the kernel module af_packet, or set probe.conflict and probe.gateway to "off"`},
+		unix.EIO:          {"input/output error", show},
+	} {
+		var got *cnierr.Error
+		if is := linkError("net1", err); !errors.As(is, &got) || !errors.Is(is, err) || got.Code != cnierr.IO || is.Error() != `send probes on "net1": `+want[0] || got.Hint != want[1] {
+			t.Errorf("%d: got %+v, want %q", err, got, want)
 		}
 	}
 }
