@@ -158,7 +158,13 @@ type process struct {
 // no other candidate may believe.
 func start(t *testing.T, s *server, name string, skew time.Duration, log *bytes.Buffer) *process {
 	t.Helper()
-	p := &process{link: &link{server: s, next: well}, ended: make(chan error, 1)}
+	return startOn(t, &link{server: s, next: well}, name, skew, log)
+}
+
+// startOn is start on a link.
+func startOn(t *testing.T, l *link, name string, skew time.Duration, log *bytes.Buffer) *process {
+	t.Helper()
+	p := &process{link: l, ended: make(chan error, 1)}
 	booted := time.Now().Add(-skew.Abs())
 	c := elect.Candidate{
 		Lease: p.link, Name: name, Log: slog.New(slog.NewTextHandler(log, nil)),
@@ -174,7 +180,7 @@ func start(t *testing.T, s *server, name string, skew time.Duration, log *bytes.
 	}
 	ctx, stop := context.WithCancel(t.Context())
 	p.stop = stop
-	go func() { p.ended <- c.Lead(ctx, s.works(name)) }()
+	go func() { p.ended <- c.Lead(ctx, l.works(name)) }()
 	return p
 }
 
@@ -310,6 +316,82 @@ func TestALeaseIsMadeAgainAndKeepsWhatOthersWrote(t *testing.T) {
 		}
 		wantElected(t, s, "a")
 		_ = a.end()
+	})
+}
+
+// A process that ends while it waits never works, and leaves the Lease alone.
+func TestAProcessThatIsNotElectedEndsAtOnce(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		s := &server{}
+		a := start(t, s, "a", 0, &bytes.Buffer{})
+		wantElected(t, s, "a")
+		b := start(t, s, "b", 0, &bytes.Buffer{})
+		time.Sleep(elect.Term / 2)
+		began := time.Now()
+		if err := b.end(); !errors.Is(err, context.Canceled) || time.Since(began) > 0 {
+			t.Errorf("after %v it ends with %v", time.Since(began), err)
+		}
+		if wantElected(t, s, "a"); *s.lease.Spec.HolderIdentity != "a" {
+			t.Errorf("the holder is %s", *s.lease.Spec.HolderIdentity)
+		}
+		_ = a.end()
+	})
+}
+
+// The Lease is given up when the work has ended, and not before.
+func TestALeaderKeepsTheLeaseUntilItsWorkHasEnded(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		s := &server{}
+		booted, held := time.Now(), []bool(nil)
+		ctx, stop := context.WithCancel(t.Context())
+		holds := func() bool {
+			l, err := s.get()
+			return err == nil && l.Spec.HolderIdentity != nil && *l.Spec.HolderIdentity == "a"
+		}
+		c := elect.Candidate{
+			Lease: &link{server: s, next: well}, Name: "a", Log: slog.New(slog.DiscardHandler), Date: time.Now,
+			Clock: pace.Clock{Now: func() time.Duration { return time.Since(booted) }, Wait: func(ctx context.Context, d time.Duration) error {
+				select {
+				case <-ctx.Done():
+					return ctx.Err()
+				case <-time.After(d):
+					return nil
+				}
+			}},
+		}
+		time.AfterFunc(time.Minute, stop)
+		err := c.Lead(ctx, func(ctx context.Context) error {
+			<-ctx.Done()
+			time.Sleep(elect.Pause)
+			held = append(held, holds())
+			return ctx.Err()
+		})
+		if held = append(held, holds()); !errors.Is(err, context.Canceled) || fmt.Sprint(held) != "[true false]" {
+			t.Errorf("the Lease is held at the end of the work, and after it: %v, error %v", held, err)
+		}
+	})
+}
+
+// The Lease can be read, and not written at first.
+func TestALeaseThatCannotBeWrittenIsSaidOnce(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		s, log := &server{}, &bytes.Buffer{}
+		requests := 0
+		p := startOn(t, &link{server: s, next: func() trouble {
+			requests++
+			return trouble{refused: requests%2 == 0 && requests < 7}
+		}}, "a", 0, log)
+		time.Sleep(2 * elect.Pause)
+		wantElected(t, s, "")
+		time.Sleep(elect.Pause)
+		wantElected(t, s, "a")
+		if got := strings.Count(log.String(), "cannot be read or written"); got != 1 {
+			t.Errorf("it is said %d times:\n%s", got, log)
+		}
+		_ = p.end()
 	})
 }
 

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/roce-cni/roce-cni/pkg/cluster/block"
+	"github.com/roce-cni/roce-cni/pkg/cluster/block/blocktest"
 	"github.com/roce-cni/roce-cni/pkg/cluster/reconcile"
 	"github.com/roce-cni/roce-cni/pkg/cluster/sticky"
 )
@@ -95,6 +96,34 @@ func TestWhatAnOperatorMakesIsNoCrowd(t *testing.T) {
 	c.flood("p", "", 1100)
 	if o, err := c.Overview(t.Context()); err != nil || len(o.Idle) != 1100 || len(o.Crowds) != 0 {
 		t.Errorf("%d leases, crowds %v, error %v", len(o.Idle), o.Crowds, err)
+	}
+}
+
+// TestAsManyAsANodeMayHaveIsNoCrowd has one node with so many, and one with one more. What is too
+// much of a pool that does not exist cannot be deleted.
+func TestAsManyAsANodeMayHaveIsNoCrowd(t *testing.T) {
+	t.Parallel()
+	for _, kind := range []string{"RailBlock", "RailLease"} {
+		c := newCluster(t)
+		c.flood("nosuch", "well", 1024)
+		c.flood("another", "crowd", 1025)
+		o, err := c.Overview(t.Context())
+		want := []reconcile.Crowd{{Kind: "RailBlock", Node: "crowd", Count: 1025}, {Kind: "RailLease", Node: "crowd", Count: 1025}}
+		if err != nil || !slices.Equal(o.Crowds, want) || len(o.Idle) != 2048 {
+			t.Errorf("%d leases, crowds %v, error %v", len(o.Idle), o.Crowds, err)
+		}
+		fault := &c.Mem.Fault
+		if kind == "RailLease" {
+			fault = &c.kept.Fault
+		}
+		*fault = func(op blocktest.Op, _ string) blocktest.Fault {
+			if op == blocktest.Delete {
+				return blocktest.Lost
+			}
+			return blocktest.None
+		}
+		c.rounds(10 * time.Minute)
+		c.logs("a check of the cluster was not completed", "no answer")
 	}
 }
 

@@ -172,10 +172,11 @@ func TestOrphansSayWhichLeasesKeepNothing(t *testing.T) {
 	c.pools = append(c.pools, leaving)
 	for name, spec := range map[string]sticky.Spec{
 		"leaving-s128": {Pool: "leaving", Slot: 128},
+		"p-s161":       {Pool: "p", Slot: 161}, // no operator keeps it
 		"p-s128":       {Pool: "p", Slot: 128}, "p-s160": {Pool: "p", Slot: 160}, "p.x-s129": {Pool: "p", Rack: "x", Slot: 129}, "typo-s128": {Pool: "typo", Slot: 128},
 		"plain-s128": {Pool: "plain", Slot: 128}, "racks.7-s128": {Pool: "racks", Rack: "7", Slot: 128}, "racks-s128": {Pool: "racks", Slot: 128},
 	} {
-		spec.Keep, spec.Namespace, spec.Pod, spec.Interface = true, "train", "db-0", "net1"
+		spec.Keep, spec.Namespace, spec.Pod, spec.Interface = name != "p-s161", "train", "db-0", "net1"
 		if _, err := c.kept.Create(t.Context(), sticky.Lease{Name: name, Spec: spec}); err != nil {
 			t.Fatal(err)
 		}
@@ -189,7 +190,7 @@ func TestOrphansSayWhichLeasesKeepNothing(t *testing.T) {
 		got[i.Name] = i.Useless
 	}
 	want := map[string]string{
-		"p-s128": "", "p-s160": `host index 160 is outside sticky.slots 128-159 of RailPool "p", or excluded, or reserved`, "p.x-s129": `in RailPool "p" its name would be p-s129`,
+		"p-s161": "", "p-s128": "", "p-s160": `host index 160 is outside sticky.slots 128-159 of RailPool "p", or excluded, or reserved`, "p.x-s129": `in RailPool "p" its name would be p-s129`,
 		"leaving-s128": `there is no RailPool "leaving"`,
 		"typo-s128":    `there is no RailPool "typo"`, "plain-s128": `RailPool "plain" is not sticky`, "racks.7-s128": "", "racks-s128": `RailPool "racks" has a fault, or no rack ""`,
 	}

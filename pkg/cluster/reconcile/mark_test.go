@@ -59,8 +59,32 @@ func TestAPoolIsMarkedAtOnceIfItMayBeClaimedOf(t *testing.T) {
 	if _, said := c.said["new"]; !said || c.fault("new") != "" {
 		t.Errorf("what is said of the new one: %v, %v", said, c.fault("new"))
 	}
-	if c.marks != 3 {
-		t.Errorf("%d writes, want one for each pool that is marked", c.marks)
+	c.logs("the pool is now in use", "pool=new")
+	lists := c.lists
+	c.stepsFor(5 * time.Minute) // no pool is deleted
+	if c.marks != 3 || c.lists != lists {
+		t.Errorf("%d writes, want one for each pool that is marked, and %d lists of nodes", c.marks, c.lists-lists)
+	}
+}
+
+// TestPoolsThatCannotBeReadAreSaidOnce has no list, and then no answer whether a deleted pool is used.
+func TestPoolsThatCannotBeReadAreSaidOnce(t *testing.T) {
+	t.Parallel()
+	deleted := poolOf(t, "deleted", 2, flat)
+	deleted.InUse, deleted.Deleted = true, true
+	c := newCluster(t, deleted)
+	for name, fault := range map[string]*error{"the list": &c.away, "the question": &c.unsure} {
+		c.stepsFor(20 * time.Second)
+		c.log.Reset()
+		*fault = block.ErrUnknown
+		c.stepsFor(40 * time.Second)
+		c.Config.Every = time.Hour
+		*fault = nil
+		c.stepsFor(14 * time.Second)
+		bad, good := strings.Count(c.log.String(), "the RailPools cannot be read or marked"), strings.Count(c.log.String(), "can be read and marked again")
+		if bad != 1 || good != 1 {
+			t.Errorf("%s: it is said %d times, and %d times that it is over:\n%s", name, bad, good, c.log.String())
+		}
 	}
 }
 
@@ -190,6 +214,12 @@ func TestNodesAreNotListedBecausePoolsAreLookedAt(t *testing.T) {
 	if c.steps < 270 || c.lists != 1 || c.marks < 50 || c.marks > 60 {
 		t.Errorf("%d glances, %d lists of nodes, %d tries to mark a pool", c.steps, c.lists, c.marks)
 	}
+	defer func() { // q, which overlaps p, waits for a change
+		before := c.strangers
+		if c.stepsFor(5 * time.Minute); c.strangers != before {
+			t.Errorf("blocks of other pools were listed %d times, and nothing has changed", c.strangers-before)
+		}
+	}()
 	if n := strings.Count(c.log.String(), "level=WARN"); n != 1 {
 		t.Errorf("said %d times:\n%s", n, c.log.String())
 	}

@@ -49,6 +49,7 @@ type cluster struct {
 	listed              func()            // after each list of leases
 	unanswered          string            // the pool with a mark that gets no answer
 	steps, lists, marks int
+	strangers           int // lists of blocks of other pools
 	said                map[string]kube.PoolStatus
 	reports             []kube.RailNode
 	deaf, mute          error          // of lists of reports, and of writes of nodes
@@ -131,6 +132,7 @@ func (c *cluster) Mark(_ context.Context, p kube.RailPool) error {
 }
 
 func (c *cluster) Strangers(ctx context.Context, pools []string, see func(*kube.RailBlock)) error {
+	c.strangers++
 	return c.EachBlock(ctx, block.Query{Freshness: block.Latest}, func(b *kube.RailBlock) {
 		if !slices.Contains(pools, b.Spec.Pool) {
 			see(b)
