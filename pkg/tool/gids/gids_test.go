@@ -75,6 +75,11 @@ func TestRailsAreTheInterfacesThatHaveGIDs(t *testing.T) {
 	if diff := cmp.Diff(want, placesOf(rails)); diff != "" {
 		t.Errorf("(-want +got)\n%s", diff)
 	}
+	for _, r := range rails { // eth0 needs no entry
+		if len(r.Notes) > 0 {
+			t.Errorf("of %s it says %q", r.Link, r.Notes)
+		}
+	}
 }
 
 func TestRailsAreOfOneFamilyIfTheyCanBe(t *testing.T) {
@@ -95,6 +100,12 @@ func TestRailsAreOfOneFamilyIfTheyCanBe(t *testing.T) {
 			[]Port{portOf("mlx5_0", "", "172.16.0.5"), portOf("mlx5_1", "", "fd01::5")},
 			addrs,
 			map[string]int{"net1 172.16.0.5 mlx5_0:1": 0, "net2 fd01::5 mlx5_1:1": 0},
+		},
+		{
+			"no common one, and one is both",
+			[]Port{both, portOf("mlx5_1", "", "fd01::5"), portOf("mlx5_2", "", "172.18.0.5")},
+			append(on("net3", "172.18.0.5"), addrs...),
+			map[string]int{"net1 172.16.0.5 mlx5_0:1": 0, "net2 fd01::5 mlx5_1:1": 0, "net3 172.18.0.5 mlx5_2:1": 0},
 		},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
@@ -193,15 +204,37 @@ func place(n int) *int { return &n }
 // first NIC, on an interface of another name.
 func TestAnEntryOnAnotherNICIsNotThatOfTheInterface(t *testing.T) {
 	t.Parallel()
-	foreign, own := portOf("mlx5_0", "", "172.16.0.5"), portOf("mlx5_1", "", "", "172.16.0.5")
-	foreign.Entries[0].Netdev = "eth7"
-	rails, err := Find([]Port{foreign, own}, on("net1", "172.16.0.5"), Hints{})
-	if err != nil || rails[0].Port.Device.Name != "mlx5_1" || rails[0].Index != 1 {
-		t.Fatalf("got %v, %v, want mlx5_1 at 1", rails, err)
+	addrs := on("net1", "172.16.0.5", "fd00::5")
+	for name, more := range map[string][]string{"nothing else": nil, "an entry of v1": {"v1 172.16.0.5"}, "another address of the interface": {"fd00::5"}} {
+		foreign, own := portOf("mlx5_0", "", append([]string{"172.16.0.5"}, more...)...), portOf("mlx5_1", "", "", "172.16.0.5")
+		foreign.Entries[0].Netdev = "eth7"
+		rails, err := Find([]Port{foreign, own}, addrs, Hints{})
+		if err != nil || rails[0].Port.Device.Name != "mlx5_1" || rails[0].Index != 1 {
+			t.Fatalf("%s: got %v, %v, want mlx5_1 at 1", name, rails, err)
+		}
+		const note = "172.16.0.5 has entries in mlx5_0:1, mlx5_1:1: mlx5_1:1, because the entry there is of net1: another interface on this node has the address too"
+		if diff := cmp.Diff([]string{note}, rails[0].Notes); diff != "" {
+			t.Errorf("%s (-want +got)\n%s", name, diff)
+		}
 	}
-	const note = "mlx5_1:1, because the entry there is of net1: another interface on this node has the address too"
-	if got := strings.Join(rails[0].Notes, "\n"); !strings.Contains(got, note) {
-		t.Errorf("it says %q, want %q", got, note)
+	// The interface had another name when its entry was made: its other address tells the NIC.
+	foreign, own := portOf("mlx5_0", "", "172.16.0.5"), portOf("mlx5_1", "", "172.16.0.5", "fd00::5")
+	foreign.Entries[0].Netdev, own.Entries[0].Netdev = "eth7", "eth1"
+	rails, err := Find([]Port{foreign, own}, addrs, Hints{})
+	if err != nil || rails[0].Port.Device.Name != "mlx5_1" || !strings.Contains(rails[0].Notes[0], "because it has all addresses of net1") {
+		t.Errorf("renamed: got %v, %v", rails, err)
+	}
+}
+
+// TestWhatADDFoundIsThatOfTheInterface, or that of the only one that had the address.
+func TestWhatADDFoundIsThatOfTheInterface(t *testing.T) {
+	t.Parallel()
+	one, two := on("net1", "172.16.0.5")[0], on("net2", "172.16.0.5")[0]
+	h := Hints{Recorded: map[Addr]Recorded{one: {Device: "mlx5_0"}, two: {Device: "mlx5_1"}, on("net1", "172.16.0.6")[0]: {Device: "mlx5_2"}}}
+	for a, want := range map[Addr]string{one: "mlx5_0", two: "mlx5_1", on("net3", "172.16.0.5")[0]: "", on("net3", "172.16.0.6")[0]: "mlx5_2", on("net3", "172.16.0.7")[0]: ""} {
+		if got := h.recorded(a).Device; got != want {
+			t.Errorf("%s %s: got %q, want %q", a.Link, a.Addr, got, want)
+		}
 	}
 }
 
@@ -211,8 +244,9 @@ func TestAnEntryOnAnotherNICIsNotThatOfTheInterface(t *testing.T) {
 // addresses.
 func TestAnAddressOnTwoNICsIsNotGuessed(t *testing.T) {
 	t.Parallel()
-	ports := []Port{portOf("mlx5_0", "", "172.16.0.5"), portOf("mlx5_1", "", "172.16.0.5", "fd00::5"), portOf("mlx5_2", "", "172.18.0.5")}
-	_, err := Find(ports, append(on("net1", "172.16.0.5"), on("net0", "172.18.0.5")...), Hints{})
+	ports := []Port{portOf("mlx5_0", "r0", "172.16.0.5", "172.18.0.5"), portOf("mlx5_1", "r1", "172.16.0.5", "fd00::5"), portOf("mlx5_2", "r2", "172.18.0.5")}
+	ports[0].Entries[1].Netdev, ports[2].Entries[0].Netdev = "net7", "net0"
+	_, err := Find(ports, slices.Concat(on("net1", "172.16.0.5"), on("net0", "172.18.0.5"), on("net7", "172.18.0.5")), Hints{})
 	for _, want := range []string{`find RDMA device of "172.16.0.5"`, "mlx5_0:1, mlx5_1:1", "net1"} {
 		if cnierr.CodeOf(err) != cnierr.NoGID || !strings.Contains(err.Error(), want) {
 			t.Errorf("got %v, want code %d and %q", err, cnierr.NoGID, want)
@@ -228,6 +262,11 @@ func TestAnAddressOnTwoNICsIsNotGuessed(t *testing.T) {
 	const note = "172.16.0.5 has entries in mlx5_0:1, mlx5_1:1: mlx5_1:1, because it has all addresses of net1: another interface on this node has the address too"
 	if got := strings.Join(rails[0].Notes, "\n"); got != note {
 		t.Errorf("it says %q, want %q", got, note)
+	}
+	ports[0].Link, ports[1].Link = "", "" // a pod does not see the interfaces of the host, and this one has a bond
+	rails, err = Find(ports, on("net1", "172.16.0.5", "fd00::5"), Hints{Slaves: []conf.LinkName{"eth0"}})
+	if err != nil || !slices.Equal(rails[0].Notes, []string{note}) {
+		t.Errorf("in a pod with a bond: got %v, %v, want %q", rails, err, note)
 	}
 }
 
@@ -297,6 +336,12 @@ func TestAnAddressThatLostItsEntryIsReported(t *testing.T) {
 	}
 	if _, err := Find(ports, on("net2", "172.17.0.5"), Hints{Recorded: recorded}); !strings.Contains(fmt.Sprint(err), "172.17.0.5") {
 		t.Errorf("all are lost: got %v", err)
+	}
+	off, full := portOf("mlx5_1", ""), portOf("mlx5_0", "", "172.16.0.9")
+	off.Size, full.Size = 0, 1
+	const cause = "none has an entry in mlx5_1:1, mlx5_0:1; RoCE is off on mlx5_1:1: it has no GID table"
+	if _, err := Find([]Port{off, full}, on("net2", "172.17.0.5"), Hints{Recorded: recorded}); !strings.Contains(fmt.Sprint(err), cause) {
+		t.Errorf("the table of another NIC is full: got %v, want %q", err, cause)
 	}
 }
 
@@ -404,10 +449,9 @@ func TestAPortHasThePCIFunctionOfItsDevice(t *testing.T) {
 		"mlx5_4": {},
 		"rxe0":   {},
 	} {
-		got := portIn(sys, discover.Match{Device: nldev.Device{Name: device}})
-		if got.Function != want.Function || got.Virtual != want.Virtual || got.Model != want.Model {
-			t.Errorf("%s: function %q, virtual %v, model %q; want %q, %v, %q",
-				device, got.Function, got.Virtual, got.Model, want.Function, want.Virtual, want.Model)
+		want.Match = discover.Match{Device: nldev.Device{Name: device}, Link: "r0"}
+		if diff := cmp.Diff(want, portIn(sys, want.Match)); diff != "" {
+			t.Errorf("%s (-want +got)\n%s", device, diff)
 		}
 	}
 }

@@ -34,12 +34,15 @@ func TestAnInterfaceThatIsNotThereIsNamedTogetherWithThoseThatAre(t *testing.T) 
 	if got, err := addrs(v, "net2"); err != nil || len(got) != 2 {
 		t.Errorf("net2: got %v, %v", got, err)
 	}
+	if got, err := addrs(v, ""); err != nil || !slices.Equal(got, v.Addrs) {
+		t.Errorf("all: got %v, %v", got, err)
+	}
 	if got, err := addrs(view{}, ""); err != nil || len(got) != 0 {
 		t.Errorf("all of none: got %v, %v", got, err)
 	}
 	for want, v := range map[string]view{"with addresses are: net1, net2": v, "with addresses are: none": {}} {
 		_, err := addrs(v, "net3")
-		if cnierr.CodeOf(err) != cnierr.BadConfig || !strings.Contains(fmt.Sprint(err), `"net3"`) || !strings.Contains(fmt.Sprint(err), want) {
+		if cnierr.CodeOf(err) != cnierr.BadConfig || !strings.Contains(fmt.Sprint(err), `"net3"`) || !strings.HasSuffix(fmt.Sprint(err), want) {
 			t.Errorf("got %v, want code %d and %q", err, cnierr.BadConfig, want)
 		}
 	}
@@ -62,7 +65,7 @@ func TestRailsAreApartIfOneHasNoRouteToAnother(t *testing.T) {
 		"both have a gateway":    {both, []linkRoute{first, second, route("net1", "0.0.0.0/0"), route("net2", "0.0.0.0/0")}, ""},
 		"a route to all rails":   {both, []linkRoute{route("net1", "172.16.0.0/12"), route("net2", "172.16.0.0/12")}, ""},
 		"the gateway is of IPv6": {both, []linkRoute{first, second, route("net1", "::/0"), route("net2", "::/0")}, "net1 to net2"},
-		"one rail":               {both[:1], []linkRoute{first}, ""},
+		"one rail":               {both[:1], nil, ""},
 	} {
 		if got := apart(tc.rails, tc.routes); got != tc.want {
 			t.Errorf("%s: got %q, want %q", name, got, tc.want)
@@ -89,12 +92,59 @@ func TestANamespaceThatCannotBeEnteredSaysWhatToCallInstead(t *testing.T) {
 			t.Errorf("%v: got %+v, want code %d and a hint with %q", tc.err, got, tc.code, tc.hint)
 		}
 	}
-	if got := unreachable("x", other); !errors.Is(got, other) {
+	if got := unreachable("x", other); got != other { //nolint:errorlint // the same one
 		t.Errorf("got %v, want it as it is", got)
 	}
 	_, err := Node{Sys: fstest.MapFS{}}.At(t.Context(), "/nonexistent", "")
 	if cnierr.CodeOf(err) != cnierr.BadNetns || errors.Is(err, fs.ErrPermission) {
 		t.Errorf("got %v, want code %d", err, cnierr.BadNetns)
+	}
+	if _, err := (Node{Sys: fstest.MapFS{}}).At(t.Context(), "/proc/thread-self/ns/net", ""); errors.Is(err, kernel.ErrHostNetns) {
+		t.Errorf("the node's own: got %v, want it as Here", err)
+	}
+}
+
+// TestANamespaceHasItsRailsAndItsWayOut: net1 has a GID, net2 none.
+func TestANamespaceHasItsRailsAndItsWayOut(t *testing.T) {
+	t.Parallel()
+	v := view{
+		Addrs: slices.Concat(on("eth0", "10.244.0.7"), on("net1", "172.16.0.5"), on("net2", "172.17.0.5"), on("net3", "172.18.0.5")),
+		Out:   "eth0", OutAddr: netip.MustParseAddr("10.244.0.7"), Routes: []linkRoute{{"net1", netip.MustParsePrefix("0.0.0.0/0")}},
+	}
+	off := portOf("mlx5_2", "")
+	off.Size = 0
+	ports := []Port{portOf("mlx5_0", "", "172.16.0.5"), portOf("mlx5_1", "", "172.18.0.5"), off}
+	got, err := namespace(v, ports, "", Hints{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if diff := cmp.Diff(map[string]int{"net1 172.16.0.5 mlx5_0:1": 0, "net3 172.18.0.5 mlx5_1:1": 0}, placesOf(got.Rails)); diff != "" {
+		t.Errorf("(-want +got)\n%s", diff)
+	}
+	if got.Out != v.Out || got.OutAddr != v.OutAddr || got.Apart != "net3 to net1" {
+		t.Errorf("got out %s %s, apart %q", got.Out, got.OutAddr, got.Apart)
+	}
+	if notes := got.Rails[0].Notes; len(notes) != 1 || !strings.HasPrefix(notes[0], "net2 172.17.0.5 is left out") { // eth0 needs none
+		t.Errorf("it says %q", notes)
+	}
+	if got, err := namespace(v, ports, "net3", Hints{}); err != nil || len(got.Rails) != 1 || got.Rails[0].Link != "net3" || got.Apart != "" {
+		t.Errorf("net3: got %+v, %v", got, err)
+	}
+	for only, code := range map[conf.LinkName]cnierr.Code{"net2": cnierr.NoGID, "net9": cnierr.BadConfig} {
+		if got, err := namespace(v, ports, only, Hints{}); cnierr.CodeOf(err) != code || len(got.Rails) > 0 {
+			t.Errorf("%s: got %+v, %v, want code %d", only, got, err, code)
+		}
+	}
+}
+
+func TestAnOwnerIsCalledByWhatIsKnownOfIt(t *testing.T) {
+	t.Parallel()
+	for want, o := range map[string]Owner{
+		"host": {Link: "r0"}, "ml/job": {Pod: conf.Pod{Namespace: "ml", Name: "job"}, ContainerID: "c1"}, "c1": {ContainerID: "c1"}, "/proc/7/ns/net": {Netns: "/proc/7/ns/net"},
+	} {
+		if got := o.String(); got != want {
+			t.Errorf("%+v: got %q, want %q", o, got, want)
+		}
 	}
 }
 
@@ -124,6 +174,12 @@ func TestRecordsHaveWhatADDFoundInThisNamespace(t *testing.T) {
 			t.Errorf("the host sees %d of %d entries: it lacks some: %v", i, len(all), n.lacksEntries(host))
 		}
 	}
+	for g := range plan.All[plan.GID](n.Records[0].Plan.Ops) {
+		g.Targets[0].Index = nil // ADD found none, because the table was full
+	}
+	if n.Records = n.Records[:1]; n.lacksEntries([]Port{portOf("mlx5_0", "ens1")}) {
+		t.Error("the host lacks an entry that ADD did not find")
+	}
 }
 
 // TestOwnersAreThoseOfTheRecord: which pod uses a GID of another one is told by the namespace alone.
@@ -146,6 +202,9 @@ func TestOwnersAreThoseOfTheRecord(t *testing.T) {
 	all, err := Node{Records: []record.Record{rec}}.owners(t.Context())
 	if err != nil {
 		t.Fatal(err)
+	}
+	if lo := (Owner{Link: "lo", Addr: addr("127.0.0.1")}); !slices.Contains(all, lo) {
+		t.Errorf("the host is no owner of its loopback address: %+v", all)
 	}
 	var got []Owner
 	for _, o := range all {

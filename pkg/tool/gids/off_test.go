@@ -24,7 +24,7 @@ func TestAPortThatLostRoCEIsNamed(t *testing.T) {
 	foreign := portOf("mlx5_9", "")
 	foreign.Size = 0
 	ports := []Port{portOf("mlx5_0", "", "172.16.0.5"), off, foreign}
-	addrs := slices.Concat(on("eth0", "10.244.0.7"), on("net1", "172.16.0.5"), on("net2", "172.17.0.5", "fd00::5", "fe80::2"), on("net3", "172.18.0.5"))
+	addrs := slices.Concat(on("lo", "127.0.0.1"), on("net9", "fe80::9"), on("eth0", "10.244.0.7"), on("net1", "172.16.0.5"), on("net2", "172.17.0.5", "fd00::5", "fe80::2"), on("net3", "172.18.0.5"))
 	notes := func(h Hints) string {
 		t.Helper()
 		h.Out = "eth0"

@@ -125,6 +125,11 @@ func TestAnAddressOfAFillerIsNotAlwaysOne(t *testing.T) {
 	if is[0].Filler || len(is[0].Owners) != 1 || !is[1].Filler || len(is[1].Owners) > 0 {
 		t.Errorf("got %+v, want a pod and a filler", is)
 	}
+	p.Entries = p.Entries[1:]
+	tables([]Port{p}, nil, nil, func() []Owner { t.Error("strangers are asked for a filler"); return nil })
+	if !p.hasFillers() || portOf("mlx5_0", "r0", "172.16.0.5").hasFillers() {
+		t.Error("a port with a filler has none, or one without it has one")
+	}
 }
 
 // TestThePortsOwnEntryIsTheHosts has an interface without addresses, as one that
@@ -135,18 +140,18 @@ func TestThePortsOwnEntryIsTheHosts(t *testing.T) {
 	for _, tc := range []struct {
 		name  string
 		entry gidtable.Entry
-		want  int
+		want  []Owner
 	}{
-		{"v1", gidtable.Entry{Index: 0, GID: own, Type: gidtable.RoCEv1, Netdev: "r0"}, 1},
-		{"v2", gidtable.Entry{Index: 1, GID: own, Type: gidtable.RoCEv2, Netdev: "r0"}, 1},
-		{"a pod's link of its name", gidtable.Entry{Index: 2, GID: own, Type: gidtable.RoCEv2, Netdev: "r0"}, 0},
-		{"another interface", gidtable.Entry{Index: 0, GID: own, Type: gidtable.RoCEv2, Netdev: "net1"}, 0},
-		{"an address", gidtable.Entry{Index: 0, GID: netip.MustParseAddr("fd00::1"), Type: gidtable.RoCEv2, Netdev: "r0"}, 0},
+		{"v1", gidtable.Entry{Index: 0, GID: own, Type: gidtable.RoCEv1, Netdev: "r0"}, []Owner{{Link: "r0", Addr: own}}},
+		{"v2", gidtable.Entry{Index: 1, GID: own, Type: gidtable.RoCEv2, Netdev: "r0"}, []Owner{{Link: "r0", Addr: own}}},
+		{"a pod's link of its name", gidtable.Entry{Index: 2, GID: own, Type: gidtable.RoCEv2, Netdev: "r0"}, []Owner{}},
+		{"another interface", gidtable.Entry{Index: 0, GID: own, Type: gidtable.RoCEv2, Netdev: "net1"}, []Owner{}},
+		{"an address", gidtable.Entry{Index: 0, GID: netip.MustParseAddr("fd00::1"), Type: gidtable.RoCEv2, Netdev: "r0"}, []Owner{}},
 	} {
 		p := portOf("mlx5_0", "r0")
 		p.Entries = []gidtable.Entry{tc.entry}
-		if got := p.ownersOf(tc.entry, nil); len(got) != tc.want {
-			t.Errorf("%s: got %+v, want %d", tc.name, got, tc.want)
+		if diff := cmp.Diff(tc.want, p.ownersOf(tc.entry, nil), cmp.AllowUnexported(Owner{}), cmp.Comparer(func(a, b netip.Addr) bool { return a == b })); diff != "" {
+			t.Errorf("%s (-want +got)\n%s", tc.name, diff)
 		}
 	}
 	p := portOf("mlx5_0", "") // its interface is in another namespace
@@ -159,13 +164,23 @@ func TestDevicesThatAreInNoNamespaceAreReported(t *testing.T) {
 	t.Parallel()
 	moved := func(container, name string, index uint32) record.Record {
 		d := plan.RDMADevice{Name: name, Index: index, GUID: "5054:00ff:fe00:0001", Port: 1}
-		return record.Record{Attachment: conf.Attachment{ContainerID: conf.ContainerID(container), IfName: "net1"}, Plan: plan.Plan{Ops: plan.InPod(plan.Move{Device: d})}}
+		if container == "e" {
+			d.GUID = "5054:00ff:fe00:0009" // it got the index of one that is gone
+		}
+		pod := conf.Pod{Namespace: "ml", Name: container}
+		return record.Record{Attachment: conf.Attachment{ContainerID: conf.ContainerID(container), IfName: "net1"}, Pod: pod, Plan: plan.Plan{Ops: plan.InPod(plan.Move{Device: d})}}
 	}
 	renamed := portOf("renamed", "")
 	renamed.Device.GUID, renamed.Device.Index = "5054:00ff:fe00:0001", 1
 	seen := []Port{renamed}
-	got := Node{Records: []record.Record{moved("a", "mlx5_1", 1), moved("b", "mlx5_2", 2), moved("c", "mlx5_2", 2)}}.missing(seen)
-	want := []Table{{Device: "mlx5_2", Port: 1, Holder: &Owner{ContainerID: "b", Link: "net1"}, Missing: true, Entries: []Entry{}}}
+	got := Node{Records: []record.Record{moved("a", "mlx5_1", 1), moved("b", "mlx5_2", 2), moved("c", "mlx5_2", 2), moved("d", "mlx5_3", 3), moved("e", "mlx5_4", 1)}}.missing(seen)
+	lost := func(container, device string) Table {
+		return Table{
+			Device: device, Port: 1, Missing: true, Entries: []Entry{},
+			Holder: &Owner{Pod: conf.Pod{Namespace: "ml", Name: container}, ContainerID: conf.ContainerID(container), Link: "net1"},
+		}
+	}
+	want := []Table{lost("b", "mlx5_2"), lost("d", "mlx5_3"), lost("e", "mlx5_4")}
 	if diff := cmp.Diff(want, got, cmp.AllowUnexported(Owner{}), cmp.Comparer(func(a, b netip.Addr) bool { return a == b })); diff != "" {
 		t.Errorf("(-want +got)\n%s", diff)
 	}

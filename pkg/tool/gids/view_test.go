@@ -4,17 +4,22 @@
 package gids
 
 import (
+	"context"
 	"net/netip"
 	"os"
+	"path/filepath"
 	"slices"
 	"testing"
 	"testing/fstest"
 
+	"github.com/google/go-cmp/cmp"
+	"github.com/google/go-cmp/cmp/cmpopts"
 	"golang.org/x/sys/unix"
 
 	"github.com/roce-cni/roce-cni/pkg/base/netns"
 	"github.com/roce-cni/roce-cni/pkg/plugin/kernel/kerneltest"
 	"github.com/roce-cni/roce-cni/pkg/plugin/kernel/rtnl"
+	"github.com/roce-cni/roce-cni/pkg/plugin/record"
 )
 
 // TestTheAddressOfADefaultRouteStays has the kernel add a privacy address, which it lists
@@ -22,7 +27,10 @@ import (
 func TestTheAddressOfADefaultRouteStays(t *testing.T) {
 	t.Parallel()
 	node := kerneltest.NewNode(t)
+	node.NIC("eth1")
+	node.IP("addr add fd00:9::5/64 dev eth1 nodad")
 	node.NIC("eth0")
+	node.IP("addr add 10.1.0.5/24 dev eth0")
 	if err := os.WriteFile("/proc/sys/net/ipv6/conf/eth0/use_tempaddr", []byte("2"), 0o600); err != nil {
 		t.Fatal(err)
 	}
@@ -44,6 +52,72 @@ func TestTheAddressOfADefaultRouteStays(t *testing.T) {
 	}
 	if want := (linkRoute{Link: "eth0", Dst: netip.MustParsePrefix("fd00:1::/64")}); !slices.Contains(v.Routes, want) {
 		t.Errorf("got the routes %v, want %v among them", v.Routes, want)
+	}
+	if local := (linkRoute{Link: "eth0", Dst: netip.MustParsePrefix("10.1.0.5/32")}); slices.Contains(v.Routes, local) {
+		t.Errorf("got the routes %v, want none to the own address", v.Routes)
+	}
+	if len(v.Slaves) > 0 {
+		t.Errorf("%v are called slaves of a bond", v.Slaves)
+	}
+	// Of two addresses of IPv4 the first one counts, and none that is valid on the link alone.
+	node.IP("addr add 10.1.0.6/24 dev eth0")
+	node.IP("route add default via 10.1.0.1 dev eth0")
+	if v, err = viewHere(t.Context()); err != nil || v.OutAddr != netip.MustParseAddr("10.1.0.5") {
+		t.Errorf("of IPv4: got %s, %v", v.OutAddr, err)
+	}
+	node.IP("addr flush dev eth0")
+	node.IP("addr add 10.1.0.5/24 dev eth0 scope link")
+	node.IP("route add default dev eth0")
+	if v, err = viewHere(t.Context()); err != nil || v.Out != "eth0" || v.OutAddr.IsValid() {
+		t.Errorf("of the link alone: got %q %s, %v", v.Out, v.OutAddr, err)
+	}
+	here, err := addrsHere(t.Context())
+	if err != nil || !slices.Equal(here, v.Addrs) {
+		t.Errorf("got the addresses %v, %v, want %v", here, err, v.Addrs)
+	}
+	past, end := context.WithCancel(t.Context())
+	end()
+	if _, err := viewHere(past); err == nil {
+		t.Error("a view that could not be read")
+	}
+	if _, err := addrsHere(past); err == nil {
+		t.Error("addresses that could not be read")
+	}
+}
+
+// TestStrangersAreThePodsWithoutARecord: all namespaces but the own one.
+func TestStrangersAreThePodsWithoutARecord(t *testing.T) {
+	t.Parallel()
+	node := kerneltest.NewNode(t)
+	node.NIC("eth7")
+	node.IP("addr add 192.0.2.9/24 dev eth7")
+	known, other := node.PodAt(filepath.Join(t.TempDir(), "known")), node.PodAt(filepath.Join(t.TempDir(), "other"))
+	for _, pod := range []*kerneltest.Netns{known, other} {
+		pod.IP("link add eth1 type veth peer name eth2")
+		pod.IP("addr add 192.0.2.7/24 dev eth1")
+	}
+	idOf := func(pod *kerneltest.Netns) netns.ID {
+		there, err := netns.At(pod.Path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return there.ID
+	}
+	own, err := netns.OwnID()
+	if err != nil {
+		t.Fatal(err)
+	}
+	var got []Owner
+	for _, o := range (Node{Records: []record.Record{{NetnsID: idOf(known)}}}).strangers(t.Context()) {
+		if o.ID == idOf(known) || o.ID == own {
+			t.Errorf("%+v is called a stranger", o)
+		}
+		if o.ID == idOf(other) && !o.Addr.IsLoopback() && !o.Addr.IsLinkLocalUnicast() {
+			got = append(got, o)
+		}
+	}
+	if want := (Owner{Netns: other.Path, Link: "eth1", Addr: netip.MustParseAddr("192.0.2.7"), ID: idOf(other)}); !slices.Equal(got, []Owner{want}) {
+		t.Errorf("got %+v, want %+v", got, want)
 	}
 }
 
@@ -75,5 +149,24 @@ func TestALookThatFailsIsAnError(t *testing.T) {
 		if _, err := n.look(t.Context(), path, id, nil, []Port{portOf("mlx5_0", "ens1")}); err != nil {
 			t.Errorf("%s with the ID %v: %v", path, id, err)
 		}
+	}
+	there, err := netns.At(pod.Path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := n.look(t.Context(), pod.Path, there.ID, nil, []Port{portOf("mlx5_0", "ens1")}); err == nil {
+		t.Error("no error with the ID of the namespace")
+	}
+	// What only the pod sees is added. A port without a table is left as it is.
+	const dir = "class/infiniband/mlx5_0/ports/1/"
+	n.Sys = fstest.MapFS{
+		dir + "gids/0": {Data: []byte("0000:0000:0000:0000:0000:ffff:ac10:0005")}, dir + "gid_attrs/types/0": {Data: []byte("RoCE v2")}, dir + "gid_attrs/ndevs/0": {Data: []byte("net1")},
+	}
+	want := []Port{portOf("mlx5_0", "ens1", "172.16.0.5"), portOf("mlx5_9", "ens9"), portOf("mlx5_0", "ens1", "172.16.0.5")}
+	want[0].Hidden = true
+	got := []Port{portOf("mlx5_0", "ens1"), want[1], want[2]}
+	held, err := n.look(t.Context(), pod.Path, there.ID, nil, got)
+	if diff := cmp.Diff(want, got, cmpopts.EquateComparable(netip.Addr{})); err != nil || diff != "" || len(held) > 0 {
+		t.Errorf("%v, %v (-want +got)\n%s", held, err, diff)
 	}
 }

@@ -260,6 +260,11 @@ func TestEachFaultHasItsRailsAndNoOther(t *testing.T) {
 			[]string{"rail 0 of a to b: refused", "rail 0 of a to b: no memory"},
 			"a: c,. b: c,. c: .,-",
 		},
+		"a pair, also with another rail": {
+			[]report.Answer{problem(Reach, "rail 0 of a to rail 1 of b", "lost", "", ""), problem(Reach, "rail 0 of a to b", "silent", "", ""), good(Reach, "rail 0 of a to c", ""), good(Reach, "rail 0 of b to c", "")},
+			[]string{"rail 0 of a to b: silent", "rail 0 of a to rail 1 of b: lost"},
+			"a: x,. b: x,x c: .,-",
+		},
 		"different rails": {
 			[]report.Answer{problem(Reach, "rail 1 of a to rail 0 of b", "lost", "", ""), problem(Reach, "rail 0 of a to rail 1 of b", "silent", "", "")},
 			[]string{"rail 0 of a to rail 1 of b: silent", "rail 1 of a to rail 0 of b: lost"},

@@ -126,7 +126,7 @@ func (m *meeting) round(pairs []Pair, tests Tests) {
 			m.strikes[a], m.strikes[b] = 0, 0
 		}
 		m.tally.add(told(m.seats[a], o))
-		if m.gone[b] && !errors.Is(o.err, ErrGone) {
+		if m.gone[b] { // since now
 			m.tally.add(told(m.seats[b], outcome{err: fmt.Errorf("%d pods, one after another, could not reach it, and no other has tried", unreachable)}))
 		}
 	}
