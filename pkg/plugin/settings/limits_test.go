@@ -128,7 +128,7 @@ func TestAnEmptyListAllowsNothing(t *testing.T) {
 
 func TestMastersOfANamespace(t *testing.T) {
 	t.Parallel()
-	p := nodeOf(t, limited)
+	p := nodeOf(t, strings.Replace(limited, `"infra":`, `"names": {"masters": {"ifNames": ["enp*"]}}, "vendors": {"masters": {"vendors": ["15b3"]}}, "infra":`, 1))
 	for _, c := range []struct {
 		namespace string
 		nic       conf.LinkName
@@ -141,6 +141,11 @@ func TestMastersOfANamespace(t *testing.T) {
 		{"team-a", "enp1s0", nil, false},
 		{"team-a", "eth0", []string{"15b3"}, false},
 		{"infra", "eth0", nil, true},
+		{"names", "enp1s0", []string{"8086"}, true},
+		{"names", "enp1s0", nil, true},
+		{"names", "eth0", []string{"15b3"}, false},
+		{"vendors", "eth0", []string{"15b3"}, true},
+		{"vendors", "eth0", []string{"8086"}, false},
 	} {
 		if err := p.Master(c.namespace, c.nic, c.vendors); (err == nil) != c.ok {
 			t.Errorf("%+v: %v", c, err)
@@ -161,6 +166,28 @@ func TestFaultsOfLimits(t *testing.T) {
 		if err == nil || !strings.Contains(err.Error(), text) {
 			t.Errorf("want %s: %v", text, err)
 		}
+	}
+}
+
+// What is true, and what a request is not about, is no limit.
+func TestWhatIsTrueLimitsNothing(t *testing.T) {
+	t.Parallel()
+	r := allowed()
+	r.MAC, r.IPAM.Requested, r.HostLink = conf.MAC{2}, []netip.Addr{netip.MustParseAddr("10.0.0.1")}, &conf.HostLink{}
+	for _, yes := range []bool{true, false} {
+		n := nodeOf(t, fmt.Sprintf(`{"version": 1, "namespaces": {"*": {"requestAddresses": %[1]t, "requestMAC": %[1]t, "hostLink": %[1]t}}}`, yes))
+		err := n.Request(r)
+		if (err == nil) != yes || err != nil && len(cnierr.Each(err.(*cnierr.Error).Err)) != 3 { //nolint:errorlint // the joined faults
+			t.Errorf("%t: %v", yes, err)
+		}
+	}
+	r = allowed()
+	r.Mode, r.Prev = conf.L2, &conf.Prev{} // another plugin has made the interface
+	if err := nodeOf(t, limited).Request(r); err != nil {
+		t.Errorf("the mode of an interface that is adopted: %v", err)
+	}
+	if _, err := Parse("/n", []byte(`{"version": 1, "namespaces": {"*": {"pools": [5]}}}`)); err == nil || strings.Contains(err.Error(), "neither a name") {
+		t.Errorf("one fault of one text: %v", err)
 	}
 }
 
@@ -247,7 +274,8 @@ func TestVLANsMustBeAllowed(t *testing.T) {
 			t.Errorf("VLAN %d: %v", id, err)
 		}
 		for _, without := range []string{`{"version": 1}`, `{"version": 1, "namespaces": {"*": {"vlans": []}}}`, `{"version": 1, "namespaces": {"*": {}}}`} {
-			if err := nodeOf(t, without).Request(r); (err == nil) != (id == 0) {
+			err := nodeOf(t, without).Request(r)
+			if (err == nil) != (id == 0) || err != nil && !strings.HasSuffix(err.Error(), `is not in vlans of namespace "team-a": none`) {
 				t.Errorf("VLAN %d with %s: %v", id, without, err)
 			}
 		}

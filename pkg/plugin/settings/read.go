@@ -132,9 +132,9 @@ func vlans(v strict.Value) []VLANs {
 		if !isRange {
 			last = first
 		}
-		a, errA := strconv.ParseUint(first, 10, 16)
-		b, errB := strconv.ParseUint(last, 10, 16)
-		if errA != nil || errB != nil || a < 1 || a > b || b > conf.MaxVLAN {
+		a, _ := strconv.ParseUint(first, 10, 16) // 0 if it is no number
+		b, _ := strconv.ParseUint(last, 10, 16)  // and 65535 if it is too large
+		if a < 1 || a > b || b > conf.MaxVLAN {
 			e.Bad(`write a number, or a range such as "100-199"`, "%s is neither a VLAN from 1 to %d nor a range of them", e.Raw(), conf.MaxVLAN)
 			continue
 		}

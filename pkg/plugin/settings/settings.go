@@ -93,9 +93,7 @@ func (n Node) Request(r conf.Request) error {
 		f.Add(cnierr.BadConfig, "runtimeConfig.CNIDeviceInfoFile", "leave it to Multus, which writes it for the capability CNIDeviceInfoFile",
 			"%q is not below /var%s or %s", d, devInfo, devInfo)
 	}
-	if r.IPAM.Type != "" && r.IPAM.Type != conf.PoolType {
-		n.another(r.IPAM.Type, r.IPAM.Raw, f)
-	}
+	n.another(r.IPAM.Type, r.IPAM.Raw, f)
 	within := func(l Limits) bool {
 		faults := &strict.Faults{}
 		check{n, "", faults}.limits(r, l)

@@ -7,6 +7,7 @@ import (
 	"errors"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 
@@ -81,7 +82,7 @@ func TestSettingsThatOthersMayHaveWritten(t *testing.T) {
 			t.Fatal(err)
 		}
 		got, err := Load(path)
-		if cnierr.CodeOf(err) != cnierr.BadConfig || !strings.Contains(err.Error(), "users other than root can change it") || got.StateDir != "" {
+		if cnierr.CodeOf(err) != cnierr.BadConfig || !strings.Contains(err.Error(), "users other than root can change it") || got.StateDir != "" || got.Path != path {
 			t.Errorf("%s: %+v, %v", what, got, err)
 		}
 	}
@@ -105,6 +106,7 @@ func TestEveryFaultOfTheSettingsIsReported(t *testing.T) {
 		`{"version": 1, "ipamPath": [], "log": {"files": "/x"}, "tabel": "/x"}`: {"/run/roce", []string{
 			`"ipamPath": unknown key`, `did you mean "ipamPaths"?`, `"log.files": unknown key`, `did you mean "file"?`, `"tabel": unknown key`, `did you mean "table"?`,
 		}},
+		`{"version": 1, "rdma": {"inuse": "take"}}`:                         {"/run/roce", []string{`"rdma.inuse": unknown key`, `did you mean "inUse"?`}},
 		`{"version": 1, "statedirs": "/x"}`:                                 {"", []string{`"statedirs": unknown key`, `did you mean "stateDir"?`}},
 		`{"version": 1, "stateDir": "run/roce"}`:                            {"", []string{`"stateDir": "run/roce" is not a clean absolute path below /`}},
 		`{"version": 1, "stateDir": "/run//x"}`:                             {"", []string{`"stateDir": "/run//x" is not a clean absolute path`}},
@@ -118,8 +120,8 @@ func TestEveryFaultOfTheSettingsIsReported(t *testing.T) {
 		}},
 	} {
 		got, err := Parse("/etc/roce/node.json", []byte(document))
-		if got.StateDir != c.stateDir {
-			t.Errorf("%s: state folder %q, want %q", document, got.StateDir, c.stateDir)
+		if got.StateDir != c.stateDir || got.Path != "/etc/roce/node.json" || slices.Contains(got.IPAMPaths, "") {
+			t.Errorf("%s: %+v, want the state folder %q", document, got, c.stateDir)
 		}
 		var e *cnierr.Error
 		for _, text := range c.want {
@@ -136,6 +138,8 @@ func TestPathsOfAnotherIPAMPlugin(t *testing.T) {
 	for config, key := range map[string]string{
 		`{"ipam": {"type": "host-local"}}`: "",
 		`{"ipam": {"type": "host-local", "dataDir": "/var/lib/cni/networks", "resolvConf": "/etc/resolv.conf", "subnet": "10.0.0.0/24"}}`: "",
+		`{"ipam": {"dataDir": "/var/lib/cni/networks/rail"}}`:                                                                             "",
+		`{"ipam": "/etc"}`: "", `{"ipam": ["/etc"]}`: "", `"/etc"`: "", `{"ipam": {"dataDir": "/etc", `: "ipam.dataDir",
 		`{"log": {"file": "/x"}, "ipam": {"dataDir": ""}}`: "",
 		`{"ipam": {"dataDir": "/etc"}}`:                    "ipam.dataDir",
 		`{"name": "x", "ipam": {"type": "host-local", "ranges": [[{"subnet": "10.0.0.0/24"}]], "dataDir": "/etc"}}`: "ipam.dataDir",
