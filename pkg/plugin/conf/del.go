@@ -138,8 +138,6 @@ func ipamOf(raw json.RawMessage) (kind string) {
 
 func stringOf(raw json.RawMessage) string {
 	var s string
-	if json.Unmarshal(raw, &s) != nil {
-		return ""
-	}
+	_ = json.Unmarshal(raw, &s) // "" if it is no string
 	return s
 }

@@ -4,6 +4,7 @@
 package conf_test
 
 import (
+	"fmt"
 	"net/netip"
 	"strings"
 	"testing"
@@ -12,6 +13,7 @@ import (
 
 	"github.com/roce-cni/roce-cni/pkg/base/cnierr"
 	"github.com/roce-cni/roce-cni/pkg/plugin/conf"
+	"github.com/roce-cni/roce-cni/pkg/plugin/conf/pool"
 )
 
 func TestDelLooksAtNothingButWhatLeadsToTheRecord(t *testing.T) {
@@ -48,6 +50,100 @@ func TestDelNeedsNoNamespace(t *testing.T) {
 	in.Netns = ""
 	if d, err := conf.ParseDel(in); err != nil || d.Netns != "" {
 		t.Errorf("got %v, %v", d, err)
+	}
+}
+
+// An ADD that fails undoes what it did as the DEL that follows would.
+func TestTheDELOfAnADDIsThatOfItsInput(t *testing.T) {
+	t.Parallel()
+	for _, ipam := range []string{`"ipam": {"type": "static"}`, ofPool(one)} {
+		in := call(`{"cniVersion": "1.1.0", "name": "rail1", "master": "ens1", ` + ipam + `}`)
+		in.Args = "K8S_POD_NAMESPACE=ns;K8S_POD_NAME=p;K8S_POD_UID=u"
+		r, err := conf.Parse(in)
+		must(t, err)
+		want, err := conf.ParseDel(in)
+		must(t, err)
+		if r.IPAM.Type == conf.PoolType {
+			want.Raw = "" // our pools need no configuration
+		}
+		if d := cmp.Diff(want, conf.DelOf(r)); d != "" || want.Pod != (conf.Pod{Namespace: "ns", Name: "p", UID: "u"}) {
+			t.Errorf("%s (-DEL +DelOf):\n%s", ipam, d)
+		}
+	}
+}
+
+func TestNamesOfPoolsAndModes(t *testing.T) {
+	t.Parallel()
+	p := conf.IPAM{Pool: "own", RailPool: &pool.RailPool{Name: "gpu"}}
+	if got := p.LeasePool(); got != "rail:gpu" {
+		t.Errorf("of a RailPool: %s", got)
+	}
+	p.RailPool = nil
+	if got := p.LeasePool(); got != "own" {
+		t.Errorf("of a pool: %s", got)
+	}
+	for mode, want := range map[conf.Mode]string{conf.L2: "an ipvlan", conf.Bridge: "a macvlan"} {
+		if got := mode.Article(); got != want || !strings.HasSuffix(want, " "+mode.Kind()) {
+			t.Errorf("%s: %s, %s", mode, got, mode.Kind())
+		}
+	}
+	for config, want := range map[string]string{`{"type": "macvlan"}`: "macvlan", `{"type": 5}`: "", `{`: "", `{}`: ""} {
+		if got := conf.Program(call(config)); got != want {
+			t.Errorf("%s: program %q, want %q", config, got, want)
+		}
+	}
+}
+
+func TestWhatIsNoResultOfAPlugin(t *testing.T) {
+	t.Parallel()
+	for result, want := range map[string]string{
+		`null`: "is null", `[]`: "array", `{`: "unexpected end", `{"cniVersion": "9.9.9"}`: "9.9.9", `{"ips": [null]}`: "ips has null",
+	} {
+		if r, err := conf.ReadResult([]byte(result), "1.1.0"); err == nil || r != nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%s: got %v, %v, want %q", result, r, err, want)
+		}
+	}
+	r, err := conf.ReadResult([]byte(`{"ips": [{"address": "10.0.0.1/24"}]}`), "1.0.0")
+	if err != nil || r.CNIVersion != "1.1.0" && r.CNIVersion != "1.0.0" || len(r.IPs) != 1 {
+		t.Errorf("got %+v, %v", r, err)
+	}
+}
+
+// One mistake is told once.
+func TestAFaultHasNoSecondOne(t *testing.T) {
+	t.Parallel()
+	for config, want := range map[string]string{
+		`{"cniVersion": "1.1.0", "name": 5, "master": "a"}`:                               "name",
+		`{"cniVersion": "1.1.0", "name": "n", "rails": 5, "minRails": 2}`:                 "rails",
+		`{"cniVersion": "1.1.0", "name": "n", "master": "a", "status": {"pols": "off"}}`:  "status.pols",
+		`{"cniVersion": "1.1.0", "name": "n", "master": "a", "sysctl": {"x": 1, "y": 1}}`: "sysctl.x sysctl.y",
+	} {
+		_, err := conf.Parse(call(config))
+		if got := strings.Join(subjects(t, err), " "); got != want {
+			t.Errorf("%s: faults of %s, want %s: %v", config, got, want, err)
+		}
+	}
+}
+
+func TestTheSmallestMTUsOfTheFamilies(t *testing.T) {
+	t.Parallel()
+	for _, c := range []struct {
+		mtu    int
+		subnet string
+		ok     bool
+	}{{67, "10.0.0.0/24", false}, {68, "10.0.0.0/24", true}, {1279, "10.0.0.0/24", true}, {1279, "fd00::/64", false}, {1280, "fd00::/64", true}} {
+		config := fmt.Sprintf(`{"cniVersion": "1.1.0", "name": "n", "master": "a", "mtu": %d, "ipam": {"type": "roce-ipam", "subnets": [{"subnet": "%s"}]}}`, c.mtu, c.subnet)
+		if _, err := conf.Parse(call(config)); (err == nil) != c.ok {
+			t.Errorf("%+v: got %v", c, err)
+		}
+	}
+}
+
+func TestASelectorSaysWhichFunctionsOfANIC(t *testing.T) {
+	t.Parallel()
+	r, err := conf.Parse(call(`{"cniVersion": "1.1.0", "name": "n", "rails": {"match": {"function": "virtual"}, "count": 2}}`))
+	if err != nil || r.Match == nil || r.Match.Parent.Function != "virtual" {
+		t.Errorf("got %+v, %v", r.Match, err)
 	}
 }
 
@@ -137,12 +233,11 @@ func TestGCNeedsAListThatMayBeEmpty(t *testing.T) {
 		`[]`:   {},
 		`[{"containerID": "c1", "ifname": "net1"}, {"containerID": "c2", "ifname": "net2"}]`: {{"c1", "net1"}, {"c2", "net2"}},
 	} {
-		g, err := conf.ParseGC(call(`{"cniVersion": "1.1.0", "name": "rail1", "stateDir": "/x", "mtu": "wrong", "cni.dev/valid-attachments": ` + list + `}`))
-		if err != nil || g.Network != "rail1" {
-			t.Errorf("%s: got %v, %v", list, g, err)
-		}
-		if d := cmp.Diff(want, g.Valid); d != "" {
-			t.Errorf("%s (-want +got):\n%s", list, d)
+		in := call(`{"cniVersion": "1.1.0", "name": "rail1", "stateDir": "/x", "mtu": "wrong", "ipam": {"type": "static"}, "cni.dev/valid-attachments": ` + list + `}`)
+		g, err := conf.ParseGC(in)
+		all := conf.GC{Network: "rail1", IPAM: "static", Raw: string(in.Stdin), Valid: want}
+		if d := cmp.Diff(all, g); d != "" || err != nil {
+			t.Errorf("%s: %v (-want +got):\n%s", list, err, d)
 		}
 	}
 	for _, b := range []bad{
