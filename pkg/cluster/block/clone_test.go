@@ -5,6 +5,7 @@ package block_test
 
 import (
 	"context"
+	"fmt"
 	"net/netip"
 	"slices"
 	"strings"
@@ -40,8 +41,9 @@ func TestAnotherLiveNodeWithOurMachineIDIsReportedAndStopsNothing(t *testing.T) 
 		if got := mustClaim(t, clone, s); got.Spec.NodeName != "clone" || got.Name == theirs.Name || got.Name == old.Name || len(store.Snapshot()) != 3 {
 			t.Errorf("%d blocks: got %+v", blocks, got)
 		}
-		if doubt == nil || !strings.Contains(doubt.Error(), `"node-1" and "clone" have the same machine-id`) {
-			t.Errorf("%d blocks: %v", blocks, doubt)
+		want := `compare machine-ids in RailPool "gpu": nodes "node-1" and "clone" have the same machine-id ` + clone.Node.MachineID + `, and node-1 has block ` + theirs.Name
+		if fmt.Sprint(doubt) != want || !strings.Contains(cnierr.CNI("", doubt).Details, "in the image of node-1 and clone") {
+			t.Errorf("%d blocks: %v, want %s", blocks, doubt, want)
 		}
 		// When the other node is gone, there is nothing to report.
 		doubt, clone.Machine = nil, noNode
@@ -94,6 +96,10 @@ func TestANodeWithAnotherMachineIDInItsObjectMustNotClaim(t *testing.T) {
 		err := n.Confirm(reported)
 		if want == 0 && err != nil || want != 0 && cnierr.CodeOf(err) != want {
 			t.Errorf("reported %q: %v", reported, err)
+		}
+		const text = `confirm machine-id of node "gpu-1": it is a here, and b in the Node object`
+		if want != 0 && (err.Error() != text || !strings.Contains(cnierr.CNI("", err).Details, "kubectl get node gpu-1 ")) {
+			t.Errorf("it says %v, want %s", err, text)
 		}
 	}
 }

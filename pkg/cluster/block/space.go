@@ -41,7 +41,7 @@ type Space struct {
 func (p Pool) Space(rack string) (Space, error) {
 	f := &strict.Faults{}
 	p.common(f)
-	if rack != "" && !p.racked() && len(p.Spec.Racks) == 0 {
+	if !p.racked() && len(p.Spec.Racks) == 0 {
 		rack = ""
 	}
 	s := Space{pool: p.Name, rack: rack, fabric: p.Spec.Fabric, size: p.blockSize(), quarantine: p.quarantine(&strict.Faults{})}

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"math/big"
 	"net/netip"
+	"slices"
 	"strings"
 	"testing"
 
@@ -289,6 +290,30 @@ func TestRoomTellsWholeBlocksFromCutOnes(t *testing.T) {
 		}
 		if begins := strings.Replace(fmt.Sprintf("room for %d nodes of ", whole), "for 1 nodes", "for 1 node", 1); !strings.HasPrefix(want, begins) || slots != s.Total() {
 			t.Errorf("%s: %d of %d slots, %q", spec, slots, s.Total(), begins)
+		}
+	}
+}
+
+func TestRoomIsTheSumOfTheRacksOfATable(t *testing.T) {
+	t.Parallel()
+	table := `{"rackLabel": "rack", "racks": [{"name": "a", "rails": [{"subnets": [{"subnet": "10.0.0.0/26"}]}]}, {"name": "b", "rails": [{"subnets": [{"subnet": "10.0.1.0/27"}]}]}]}`
+	if got, err := read(t, table).Room(); err != nil || got != "room for 2 nodes of 16 pods and for 4 with fewer, 92 pods in all, in 2 racks" {
+		t.Errorf("%q, error %v", got, err)
+	}
+	if got, err := read(t, `{}`).Room(); err == nil {
+		t.Errorf("a pool with faults has %q", got)
+	}
+}
+
+func TestTheSlotsOfABlockEndWhenTheCallerHasEnough(t *testing.T) {
+	t.Parallel()
+	s := space(t, `{"rails": [{"subnets": [{"subnet": "10.0.0.0/24", "exclude": ["10.0.0.20-10.0.0.23"]}]}]}`, "")
+	if got, want := slices.Collect(s.Open(1)), []int{16, 17, 18, 19, 24, 25, 26, 27, 28, 29, 30, 31}; !slices.Equal(got, want) {
+		t.Errorf("%v, want %v", got, want)
+	}
+	for n := range s.Open(1) {
+		if n == 25 {
+			break
 		}
 	}
 }

@@ -102,6 +102,25 @@ func TestEveryFaultOfAPoolIsReportedWithItsPath(t *testing.T) {
 			`{"rackLabel": "x", "racks": [{"name": "a", "rails": [{"subnets": [{"subnet": "10.0.0.0/24"}]}]}, {"name": "b", "rails": [{"subnets": [{"subnet": "10.1.0.0/24"}]}]}], "reservations": [{"ranges": ["10.1.0.9", "10.2.0.9"], "reason": ""}]}`,
 			[]string{`"spec.reservations[0].ranges[1]": 10.2.0.9 is in no subnet`},
 		},
+		"a gateway on link":    {`{"template": {"count": 2, "subnets": [{"subnet": "10.{rail}.0.0/24", "gateway": "172.16.0.1", "onLink": true}]}}`, nil},
+		"a link-local gateway": {`{"template": {"count": 2, "subnets": [{"subnet": "fd00:{rail}::/64", "gateway": "fe80::1"}]}}`, nil},
+		"a template of one rack only": {
+			`{"rackLabel": "x", "template": {"count": 1, "subnets": [{"subnet": "10.0.{rack}.0/24", "ranges": ["10.0.1.0/25"]}]}}`,
+			[]string{`"spec.template.subnets[0].ranges[0]": 10.0.1.0/25 has no {rack}`},
+		},
+		"the largest numbers": {`{"rails": [{"subnets": [{"subnet": "10.0.0.0/16"}]}], "blockSize": 4096, "maxBlocksPerNode": 1048576, "fabric": "storage"}`, nil},
+		"numbers that are too large": {
+			`{"rails": [{"subnets": [{"subnet": "10.0.0.0/16"}]}], "blockSize": 4097, "maxBlocksPerNode": 1048577, "fabric": "Storage"}`,
+			[]string{`"spec.blockSize": 4097 is not in 1 to 4096`, `"spec.maxBlocksPerNode": 1048577 is not in 1 to 1048576`, `"spec.fabric": "Storage" is not the name of a network`},
+		},
+		"numbers below zero": {
+			`{"rails": [{"subnets": [{"subnet": "10.0.0.0/16"}]}], "blockSize": -1, "maxBlocksPerNode": -1}`,
+			[]string{`"spec.blockSize": -1 is not`, `"spec.maxBlocksPerNode": -1 is not`},
+		},
+		"too many rails": {
+			`{"rails": [` + strings.Repeat(`{"subnets": [{"subnet": "10.0.0.0/24"}]}, `, 32) + `{"subnets": [{"subnet": "10.0.0.0/24"}]}]}`,
+			[]string{`"spec": want 1 to 32 rails, got 33`},
+		},
 		"all else": {
 			`{"rails": [{"subnets": [{"subnet": "10.0.0.0/24"}]}], "blockSize": 5000, "quarantine": "25h", "sticky": {"ttl": "soon", "slots": "7"}, "reservations": [{"ranges": ["10.0.0.9", "10.0.0.300"], "reason": ""}]}`,
 			[]string{
@@ -156,7 +175,11 @@ func TestARackThatThePoolDoesNotKnowIsRefused(t *testing.T) {
 	byNumber := read(t, `{"rackLabel": "example.org/rack", "template": {"count": 1, "subnets": [{"subnet": "10.0.{rack}.0/24"}]}}`)
 	table := read(t, `{"rackLabel": "example.org/rack", "racks": [{"name": "a", "rails": [{"subnets": [{"subnet": "10.0.0.0/24"}]}]}]}`)
 	for rack, p := range map[string]block.Pool{"": byNumber, "07": byNumber, "a": byNumber, "-1": byNumber, "256": byNumber, "b": table} {
-		if _, err := p.Space(rack); cnierr.CodeOf(err) != cnierr.BadConfig || err == nil {
+		want := "the node's rack \"" + rack + "\" is not "
+		if rack == "256" { // an address has no room for it
+			want = "10.0.256.0/24"
+		}
+		if _, err := p.Space(rack); cnierr.CodeOf(err) != cnierr.BadConfig || err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("rack %q: %v", rack, err)
 		}
 	}
