@@ -9,7 +9,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"log/slog"
 	"net"
 	"net/http"
 	"net/http/httptest"
@@ -36,6 +35,7 @@ import (
 type apiServer struct {
 	*httptest.Server
 	forbidden string
+	events    map[string]chan string // what the watch of a resource sends
 
 	mu    sync.Mutex
 	asked []string
@@ -93,7 +93,18 @@ func (s *apiServer) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	case q.Has("watch"):
 		w.WriteHeader(http.StatusOK)
 		w.(http.Flusher).Flush() //nolint:errcheck,forcetypeassert // an httptest.Server has it
-		<-r.Context().Done()
+		for {
+			select {
+			case <-r.Context().Done():
+				return
+			case event := <-s.events[resource]:
+				_, _ = io.WriteString(w, event)
+				w.(http.Flusher).Flush() //nolint:errcheck,forcetypeassert // as above
+			}
+		}
+	case resource == leaseName:
+		w.WriteHeader(http.StatusNotFound)
+		_, _ = io.WriteString(w, `{"kind": "Status", "apiVersion": "v1", "status": "Failure", "code": 404, "reason": "NotFound", "details": {"name": "x"}}`)
 	case strings.HasSuffix(r.URL.Path, "/nodes/n1"):
 		_, _ = io.WriteString(w, `{"metadata": {"name": "n1"}, "status": {"nodeInfo": {"machineID": "0123456789abcdef0123456789abcdef"}}}`)
 	case r.Method != http.MethodGet:
@@ -109,7 +120,7 @@ func (s *apiServer) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 
 func newServer(t *testing.T) *apiServer {
 	t.Helper()
-	s := &apiServer{heard: make(chan string, 1000)}
+	s := &apiServer{heard: make(chan string, 1000), events: map[string]chan string{}}
 	s.Server = httptest.NewServer(s)
 	t.Cleanup(func() { s.CloseClientConnections(); s.Close() })
 	return s
@@ -230,9 +241,9 @@ func fetch(t *testing.T, url string) string {
 }
 
 // TestAnAgentServesItsNodeUntilItIsStopped: it reports, writes the CIDRs of the Services for the
-// plugins, and answers at its address and its socket. It leaves neither behind.
+// plugins, and answers at its address and its socket. It leaves neither behind. It sets the log of
+// client-go, so no other test runs meanwhile.
 func TestAnAgentServesItsNodeUntilItIsStopped(t *testing.T) {
-	t.Parallel()
 	for given, want := range map[string][]string{"": {"10.96.0.0/16", "10.97.0.0/16"}, "10.98.0.0/16": {"10.98.0.0/16"}} {
 		s := newServer(t)
 		root := t.TempDir()
@@ -243,13 +254,16 @@ func TestAnAgentServesItsNodeUntilItIsStopped(t *testing.T) {
 			t.Fatal(err)
 		}
 		files := nodefile.Store{Dir: filepath.Join(root, "state"), BootID: boot}
-		f := agentFlags{
-			node: "n1", hostRoot: root, kubeconfig: kubeconfigOf(t, s.URL), listen: freeAddress(t), services: given, rails: time.Millisecond,
-		}
+		listen := freeAddress(t)
+		cmd := agentCommand(func() (string, error) { return files.Dir, nil })
 		ctx, stop := context.WithTimeout(t.Context(), time.Minute)
 		var log bytes.Buffer
+		cmd.SetErr(&log)
+		cmd.SetArgs([]string{
+			"--node", "n1", "--host-root", root, "--kubeconfig", kubeconfigOf(t, s.URL), "--listen", listen, "--" + ServiceRange, given, "--rails", "1ms", "--unused=ens9", "--lldp",
+		})
 		ended := make(chan error, 1)
-		go func() { ended <- f.run(ctx, files.Dir, slog.New(slog.NewTextHandler(&log, nil))) }()
+		go func() { ended <- cmd.ExecuteContext(ctx) }()
 		for asked := ""; asked != "PATCH "+group+"railnodes/n1"; {
 			select {
 			case asked = <-s.heard:
@@ -258,7 +272,7 @@ func TestAnAgentServesItsNodeUntilItIsStopped(t *testing.T) {
 			}
 		}
 		for text := ""; !strings.Contains(text, `resource="railnodes",verb="patch"} 1`); {
-			text = fetch(t, "http://"+f.listen+"/metrics")
+			text = fetch(t, "http://"+listen+"/metrics")
 		}
 		var cidrs []netip.Prefix
 		for len(cidrs) == 0 && ctx.Err() == nil {
@@ -284,7 +298,7 @@ func TestAnAgentServesItsNodeUntilItIsStopped(t *testing.T) {
 		if odd := strings.Contains(log.String(), "a CIDR of Services is left out"); odd != (given == "") {
 			t.Errorf("with the flag %q, the log is\n%s", given, log.String())
 		}
-		if _, err := net.Dial("tcp", f.listen); err == nil {
+		if _, err := net.Dial("tcp", listen); err == nil {
 			t.Error("it still listens")
 		}
 		if info, err := os.Stat(files.Dir); err != nil || info.Mode().Perm() != 0o700 {

@@ -17,9 +17,11 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/roce-cni/roce-cni/cmd/internal/cli"
+	"github.com/roce-cni/roce-cni/pkg/base/cnierr"
 	"github.com/roce-cni/roce-cni/pkg/cluster/block"
 	"github.com/roce-cni/roce-cni/pkg/cluster/fleet"
 	"github.com/roce-cni/roce-cni/pkg/cluster/kube"
+	"github.com/roce-cni/roce-cni/pkg/cluster/reconcile"
 	"github.com/roce-cni/roce-cni/pkg/tool/nic"
 )
 
@@ -107,8 +109,9 @@ func TestAReportIsWrittenOnlyWhenItHasChanged(t *testing.T) {
 		{port: down, wait: time.Minute, sent: "ACTIVE DOWN DOWN DOWN "},
 	}
 	at, sent := 0, ""
+	var log bytes.Buffer
 	r := &reporter{
-		node: "n", every: time.Minute, log: slog.New(slog.DiscardHandler), now: func() time.Duration { return clock },
+		node: "n", every: time.Minute, log: slog.New(slog.NewTextHandler(&log, nil)), now: func() time.Duration { return clock },
 		ports: func(context.Context) ([]nic.Details, error) { return []nic.Details{looks[at].port}, nil },
 		publish: func(_ context.Context, node string, f fleet.Report) error {
 			sent += f.Rails[0].State + " "
@@ -126,7 +129,74 @@ func TestAReportIsWrittenOnlyWhenItHasChanged(t *testing.T) {
 		},
 	}
 	r.run(ctx)
+	if got := told(&log); got != "WARN, INFO solved" || !strings.Contains(log.String(), "refused") {
+		t.Errorf("the log is\n%s", log.String())
+	}
 	if p := r.pause(&block.BusyError{After: time.Hour}); p < 45*time.Minute {
 		t.Errorf("a busy server is asked again after %s", p)
 	}
 }
+
+// closed is an output that cannot be written.
+type closed struct{}
+
+func (closed) Write([]byte) (int, error) { return 0, errors.New("closed") }
+
+func TestWhatCannotBePrintedIsAnError(t *testing.T) {
+	t.Parallel()
+	for name, err := range map[string]error{
+		"pools":       printPools(cli.Format{}, closed{}, aState()),
+		"blocks":      printBlocks(cli.Format{}, closed{}, aState()),
+		"nodes":       printNodes(cli.Format{}, closed{}, aState()),
+		"rails":       Fleet{}.write(cli.Format{}, closed{}, reportsOf(nil, nil)),
+		"differences": Fleet{Differences: true}.write(cli.Format{}, closed{}, reports{Nodes: []fleet.Node{{}}, Differences: []fleet.Difference{{}}}),
+		"orphans":     writeOrphans(closed{}, []reconcile.Orphan{{}}, time.Now()),
+		"no orphans":  writeOrphans(closed{}, nil, time.Now()),
+		"leases":      writeIdle(closed{}, []reconcile.Idle{{}}, time.Now()),
+		"holdings":    writeHoldings(closed{}, []reconcile.Holding{{}}),
+		"crowds":      writeCrowds(closed{}, []reconcile.Crowd{{}}),
+	} {
+		if err == nil || !strings.Contains(err.Error(), "closed") {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+}
+
+// TestTheReportsOfACluster are printed, or waited for.
+func TestTheReportsOfACluster(t *testing.T) {
+	t.Parallel()
+	s := newServer(t)
+	f := Fleet{Kubectl: Kubectl{Kubeconfig: kubeconfigOf(t, s.URL)}}
+	var out bytes.Buffer
+	if err := f.Show(t.Context(), &out, cli.Format{Name: "wide", NoHeaders: true}); err != nil {
+		t.Error(err)
+	}
+	const want = "n1  no report: kubectl -n roce-cni get pods -o wide shows whether an agent runs there\n" +
+		"n2  no report: kubectl -n roce-cni get pods -o wide shows whether an agent runs there\n\n" +
+		"# without a report, so not compared: 2 nodes\n# no agent has reported the NICs of its node\n"
+	if diff := cmp.Diff(want, out.String()); diff != "" {
+		t.Errorf("(-want +got)\n%s", diff)
+	}
+	out.Reset()
+	if err := f.Show(t.Context(), &out, cli.Format{Name: "json"}); err != nil || strings.Join(strings.Fields(out.String()), "") != `{"nodes":[],"unreported":["n1","n2"],"differences":[]}` {
+		t.Errorf("%v: %s", err, out.String())
+	}
+	ctx, stop := context.WithCancel(t.Context())
+	said := ""
+	nodes, unreported, err := f.Reports(ctx, writerFunc(func(b []byte) (int, error) {
+		said += string(b)
+		stop()
+		return len(b), nil
+	}))
+	if said != "# waiting for the reports of 2 nodes\n" || !errors.Is(err, context.Canceled) || nodes != nil || unreported != nil {
+		t.Errorf("it says %q, and returns %v, %v, %v", said, nodes, unreported, err)
+	}
+	s.forbidden = "nodes"
+	if err := f.Show(t.Context(), closed{}, cli.Format{}); cnierr.CodeOf(err) != cnierr.NotAvailable {
+		t.Errorf("without the right to list nodes: %v", err)
+	}
+}
+
+type writerFunc func([]byte) (int, error)
+
+func (f writerFunc) Write(b []byte) (int, error) { return f(b) }

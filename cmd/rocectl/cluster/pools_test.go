@@ -12,6 +12,8 @@ import (
 	"log/slog"
 	"net/http"
 	"net/http/httptest"
+	"net/netip"
+	"slices"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -22,6 +24,7 @@ import (
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/cache"
 
+	"github.com/roce-cni/roce-cni/pkg/base/cnierr"
 	"github.com/roce-cni/roce-cni/pkg/cluster/agent"
 	"github.com/roce-cni/roce-cni/pkg/cluster/kube"
 )
@@ -209,5 +212,99 @@ func TestAWatchThatWorksAgainIsToldThoughNoPoolHasChanged(t *testing.T) {
 	<-ended
 	if len(got) < 2 || !strings.Contains(got[0], "level=WARN") || !strings.Contains(got[1], "solved: ") {
 		t.Errorf("the log is\n%s", strings.Join(got, "\n"))
+	}
+}
+
+// apiOf returns a server that sends events, and what reads it.
+func apiOf(t *testing.T, resource string) (*apiServer, *kube.API) {
+	t.Helper()
+	s := newServer(t)
+	s.events[resource] = make(chan string)
+	api, err := kube.Open(&rest.Config{Host: s.URL}, time.Now)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return s, api
+}
+
+func TestAnAgentSeesEachPoolThatComesAndGoes(t *testing.T) {
+	t.Parallel()
+	s, api := apiOf(t, "railpools")
+	ctx, stop := context.WithTimeout(t.Context(), time.Minute)
+	defer stop()
+	event := func(kind, version string) string {
+		return `{"type": "` + kind + `", "object": {"apiVersion": "roce-cni.io/v1alpha1", "kind": "RailPool", "metadata": {"name": "new", "uid": "n", "resourceVersion": "` + version + `"}}}`
+	}
+	var got []string
+	err := watcher{api, "n1", slog.New(slog.DiscardHandler)}.watch(ctx, func(v agent.View) {
+		now := strings.Join(names(v), " ")
+		if len(got) == 0 || got[len(got)-1] != now {
+			got = append(got, now)
+			switch len(got) {
+			case 1:
+				s.events["railpools"] <- event("ADDED", "8")
+			case 2:
+				s.events["railpools"] <- event("DELETED", "9")
+			default:
+				stop()
+			}
+		}
+	})
+	if want := []string{"gpu storage", "gpu new storage", "gpu storage"}; !cmp.Equal(got, want) || !errors.Is(err, context.Canceled) {
+		t.Errorf("it sees %q, want %q: %v", got, want, err)
+	}
+}
+
+// TestPoolsThatMayNotBeListedAreAFault of the first view.
+func TestPoolsThatMayNotBeListedAreAFault(t *testing.T) {
+	t.Parallel()
+	s, api := apiOf(t, "railpools")
+	s.forbidden = "railpools"
+	ctx, stop := context.WithTimeout(t.Context(), time.Minute)
+	defer stop()
+	err := watcher{api, "n1", slog.New(slog.DiscardHandler)}.watch(ctx, func(v agent.View) {
+		if cnierr.CodeOf(v.Fault) != cnierr.NotAvailable || !strings.Contains(v.Fault.Error(), "watch RailPools") {
+			t.Errorf("it sees %+v", v)
+		}
+		stop()
+	})
+	if !errors.Is(err, context.Canceled) {
+		t.Error(err)
+	}
+}
+
+func TestAnAgentSeesEachCIDROfServicesThatComesAndGoes(t *testing.T) {
+	t.Parallel()
+	s, api := apiOf(t, "servicecidrs")
+	ctx, stop := context.WithTimeout(t.Context(), time.Minute)
+	defer stop()
+	event := func(kind, version, cidr string) string {
+		return `{"type": "` + kind + `", "object": {"apiVersion": "networking.k8s.io/v1", "kind": "ServiceCIDR",
+			"metadata": {"name": "new", "uid": "n", "resourceVersion": "` + version + `"}, "spec": {"cidrs": ["` + cidr + `"]}}}`
+	}
+	events := []string{event("ADDED", "8", "10.98.0.0/16"), event("MODIFIED", "9", "10.99.0.0/16"), event("DELETED", "10", "10.99.0.0/16")}
+	var got []string
+	serviceWatcher{api, slog.New(slog.DiscardHandler)}.watch(ctx, func(cidrs []netip.Prefix, err error) {
+		if err != nil {
+			t.Error(err)
+		}
+		var all []string
+		for _, c := range cidrs {
+			all = append(all, c.String())
+		}
+		slices.Sort(all)
+		now := strings.Join(all, " ")
+		if len(got) == 0 || got[len(got)-1] != now {
+			if got = append(got, now); len(events) == 0 {
+				stop()
+				return
+			}
+			s.events["servicecidrs"] <- events[0]
+			events = events[1:]
+		}
+	})
+	const first = "10.96.0.0/16 10.97.0.0/16"
+	if diff := cmp.Diff([]string{first, first + " 10.98.0.0/16", first + " 10.99.0.0/16", first}, got); diff != "" {
+		t.Errorf("(-want +got)\n%s", diff)
 	}
 }

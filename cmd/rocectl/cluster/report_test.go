@@ -230,7 +230,7 @@ func portsIn(state string, free int) []nic.Details {
 	gids := nic.GIDs{Size: 256, Width: 2, Used: 256 - free}
 	return []nic.Details{
 		{Rail: &numbers[0], Netdev: "ens1", Device: "mlx5_0", State: "ACTIVE", GIDs: gids},
-		{Rail: &numbers[1], Netdev: "ens2", Device: "mlx5_1", State: state, GIDs: nic.GIDs{Size: 256, Width: 2}},
+		{Rail: &numbers[1], Netdev: "ens2", Device: "mlx5_1", State: state, GIDs: nic.GIDs{Width: 2}}, // of unknown size
 		{Rail: &numbers[2], Netdev: "ens9", Device: "mlx5_9", State: "DOWN"},
 	}
 }
