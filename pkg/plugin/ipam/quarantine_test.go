@@ -4,6 +4,7 @@
 package ipam_test
 
 import (
+	"fmt"
 	"net/netip"
 	"testing"
 	"time"
@@ -78,5 +79,23 @@ func TestUsageTellsAddressesInQuarantineFromThoseAfterIt(t *testing.T) {
 		if err != nil || got[0].Quarantined != 1 || got[0].Refused != want {
 			t.Errorf("%+v, error %v, want %d in quarantine", got, err, want)
 		}
+	}
+}
+
+func TestARequestedAddressInQuarantineIsThatOneOfSeveral(t *testing.T) {
+	t.Parallel()
+	n := newNode(t)
+	want := func(pod, addr string) ipam.Ask {
+		a := ask(pod, subnet("10.0.0.0/24"))
+		a.Requested = []netip.Addr{netip.MustParseAddr(addr)}
+		return a
+	}
+	for i, addr := range []string{"10.0.0.8", "10.0.0.9", "10.0.0.10"} {
+		pod := fmt.Sprint("pod", i)
+		n.mustLease(want(pod, addr))
+		n.release(pod)
+	}
+	if l := n.mustLease(want("other", "10.0.0.9")); len(l) != 1 || l[0] != "10.0.0.9/24 early" {
+		t.Errorf("got %v", l)
 	}
 }

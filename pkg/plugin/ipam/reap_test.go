@@ -9,6 +9,7 @@ import (
 	"net/netip"
 	"os"
 	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -97,6 +98,28 @@ func TestReleaseReapsWhereItsOwnNamespaceIsSeen(t *testing.T) {
 	}
 	if got := release("c"); !slices.Equal(got, []string{"d"}) {
 		t.Errorf("from one that is there: held by %v", got)
+	}
+}
+
+// If most namespaces seem to be gone, the look at them is wrong, and not the leases.
+func TestNoLeaseIsFreedIfMostNamespacesSeemToBeGone(t *testing.T) {
+	t.Parallel()
+	for _, c := range []struct{ others, gone, left int }{{4, 4, 0}, {5, 5, 5}, {10, 5, 5}, {9, 5, 9}, {10, 6, 10}} {
+		n := newNode(t)
+		s := subnet("10.0.0.0/24")
+		n.mustLease(ask("own", s))
+		for i := range c.others {
+			n.mustLease(ask(fmt.Sprint("pod", i), s))
+		}
+		for i := range c.gone {
+			n.dead[fmt.Sprint("/run/netns/pod", i)] = true
+		}
+		o := ask("own").Owner
+		must(t, n.book().Release(ctx, o.Key(), o.Netns))
+		if got := n.holders(); len(got) != c.left || c.left == c.others == strings.Contains(n.log.String(), "leases are freed") ||
+			c.left == c.others != strings.Contains(n.log.String(), "no lease is freed") {
+			t.Errorf("%d of %d are gone: held by %v, log %s", c.gone, c.others, got, n.log.String())
+		}
 	}
 }
 
