@@ -4,8 +4,13 @@
 package netconf
 
 import (
+	"errors"
+	"io"
+	"os"
+	"path/filepath"
 	"strings"
 	"testing"
+	"testing/iotest"
 
 	"github.com/google/go-cmp/cmp"
 
@@ -38,6 +43,12 @@ func TestReadFindsTheConfigurationsOfRoce(t *testing.T) {
 			"definitions, a RailPool and other objects", definition + "---\nkind: Pod\n---\n# nothing\n---\nkind: RailPool\nmetadata: {name: gpu}\n---\n" + definition,
 			[]string{"network attachment definition rail0", "network attachment definition rail0", rail},
 		},
+		{"definitions without a configuration", "kind: NetworkAttachmentDefinition\nspec: {}\n---\nkind: NetworkAttachmentDefinition\nspec: {config: ' '}\n---\n" + definition, []string{"network attachment definition rail0"}},
+		{"a list of RailPools", `{"kind": "List", "items": [{"type": "roce"}, {"kind": "RailPoolList", "items": [{"kind": "RailPool", "metadata": {"name": "gpu"}}]}]}`, []string{"-", rail}},
+		{"an empty list", `{"kind": "List", "items": [{"kind": "List"}, {"type": "roce"}]}`, []string{"-"}},
+		{"a configuration as YAML, which no runtime reads", "type: roce\n", []string{"-"}},
+		{"a configuration that is no JSON", ` {"type": "roce"`, []string{"-"}},
+		{"several configurations in one", `[{"type": "roce"}]`, []string{"-"}},
 		{"what kubectl get prints", `{"kind": "List", "items": [{"kind": "RailPool", "metadata": {"name": "gpu"}}, {"type": "roce"}]}`, []string{"-", rail}},
 	} {
 		nets, pools, err := Read("-", strings.NewReader(c.file))
@@ -73,6 +84,7 @@ func TestReadSaysWhatIsWrongWithAFile(t *testing.T) {
 		says       string
 	}{
 		{"nothing of roce", `{"type": "macvlan"}`, cnierr.BadConfig, "no configuration of the plugin roce"},
+		{"another object", `{"kind": "Pod", "type": "roce", "plugins": [{"type": "roce"}]}`, cnierr.BadConfig, "no configuration of the plugin roce"},
 		{"no YAML", "kind: [", cnierr.Decode, "document 1"},
 		{"the second document is no YAML", definition + "---\nkind: [", cnierr.Decode, "document 2"},
 		{"a plugin is no object", `{"plugins": [{"type": "roce"}, 3]}`, cnierr.Decode, "plugins[1] is not an object"},
@@ -89,6 +101,60 @@ func TestReadSaysWhatIsWrongWithAFile(t *testing.T) {
 	}
 }
 
+func TestFilesAreReadByTheirNames(t *testing.T) {
+	t.Parallel()
+	file := filepath.Join(t.TempDir(), "net.conf")
+	const text = `{"cniVersion": "1.0.0", "name": "n", "type": "roce"}`
+	if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	nets, _, err := Read(file, strings.NewReader("it is not read"))
+	if err != nil || len(nets) != 1 || nets[0].Origin != file || string(nets[0].JSON) != text {
+		t.Errorf("%+v, error %v", nets, err)
+	}
+	none := file + ".none"
+	if _, _, err := Read(none, nil); cnierr.CodeOf(err) != cnierr.IO || err.Error() != `read configuration "`+none+`": no such file or directory` {
+		t.Errorf("without a file: %v", err)
+	}
+	if _, _, err := Read("-", iotest.ErrReader(io.ErrUnexpectedEOF)); cnierr.CodeOf(err) != cnierr.IO || !errors.Is(err, io.ErrUnexpectedEOF) {
+		t.Errorf("without standard input: %v", err)
+	}
+}
+
+func TestAConfigurationIsParsedAsAnADDWould(t *testing.T) {
+	t.Parallel()
+	list := func(plugins string) string {
+		return `{"cniVersion": "1.0.0", "name": "n", "plugins": [` + plugins + `]}`
+	}
+	const roce = `{"type": "roce"}`
+	for name, c := range map[string]struct {
+		file, says string
+		code       cnierr.Code
+	}{
+		"behind a plugin":                      {list(`{"type": "sriov"}, ` + roce), "", 0},
+		"behind one with addresses of another": {list(`{"type": "sriov", "ipam": {"type": "host-local", "fromMaster": true}}, ` + roce), "", 0},
+		"no JSON":                              {`{"type": "roce"`, "-: ", cnierr.Decode},
+		"YAML":                                 {"type: roce\n", "-: ", cnierr.Decode},
+		"in a list":                            {list(`{"type": "roce", "master": "ens1", "mtu": -5}`), "-, plugins[0]: ", cnierr.BadConfig},
+		"with another IPAM plugin":             {list(`{"type": "roce", "master": "ens1", "mtu": -5, "ipam": {"type": "dhcp"}}`), "-, plugins[0]: ", cnierr.BadConfig},
+		"the plugin before it":                 {list(`{"type": "sriov", "ipam": {"type": "roce-ipam", "fromMaster": true}}, ` + roce), "-, plugins[1], the plugin before it: ", cnierr.BadConfig},
+	} {
+		nets, _, err := Read("-", strings.NewReader(c.file))
+		if err != nil || len(nets) != 1 {
+			t.Fatalf("%s: %+v, error %v", name, nets, err)
+		}
+		req, other, err := nets[0].Parse("net1", "/run/netns/pod", "IgnoreUnknown=1;K8S_POD_NAMESPACE=ml;K8S_POD_NAME=p1")
+		switch {
+		case c.says == "":
+			if err != nil || other != "" || req.Pod.String() != "ml/p1" || req.IfName != "net1" || req.Netns != "/run/netns/pod" {
+				t.Errorf("%s: %+v, IPAM of %q, error %v", name, req, other, err)
+			}
+		case cnierr.CodeOf(err) != c.code || other != "" || !strings.HasPrefix(err.Error(), c.says):
+			t.Errorf("%s: IPAM of %q, error %v, want %s", name, other, err, c.says)
+		}
+	}
+}
+
 func TestListGivesItsNameAndVersion(t *testing.T) {
 	t.Parallel()
 	nets, _, err := Read("-", strings.NewReader(`{"cniVersion": "1.0.0", "name": "n", "plugins": [{"type": "roce", "master": "ens1"}]}`))
@@ -98,6 +164,9 @@ func TestListGivesItsNameAndVersion(t *testing.T) {
 	req, other, err := nets[0].Parse("net1", "/run/netns/pod", "")
 	if err != nil {
 		t.Fatal(err)
+	}
+	if want := `{"cniVersion":"1.0.0","master":"ens1","name":"n","type":"roce"}`; string(nets[0].JSON) != want {
+		t.Errorf("the configuration is %s, want %s", nets[0].JSON, want)
 	}
 	if req.Network != "n" || req.CNIVersion != "1.0.0" || other != "" {
 		t.Errorf("network %q of version %q, want n of 1.0.0", req.Network, req.CNIVersion)
