@@ -10,6 +10,7 @@ func TestWordsOfAPodAreQuoted(t *testing.T) {
 	for s, want := range map[string]string{
 		"net1": "net1", "a_b.c@d-e": "a_b.c@d-e", "`id>pwn`": "'`id>pwn`'", "$(id)": "'$(id)'", "a;b": "'a;b'", "/run/netns/x": "/run/netns/x",
 		"it's": `'it'\''s'`, "-x": "'-x'", "": "''", "a\x1bb": "'a?b'", "größe": "'größe'",
+		"A9+%,:": "A9+%,:", "a=b": "'a=b'", "a b": "'a b'", "a\nb": "'a?b'", "~": "'~'", "a-": "a-",
 	} {
 		if got := Word(s); got != want {
 			t.Errorf("%q: %s, want %s", s, got, want)

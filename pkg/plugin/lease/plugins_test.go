@@ -250,6 +250,20 @@ func TestAPluginInheritsTheGuardOfItsContainer(t *testing.T) {
 	}
 }
 
+// Who writes it may have been killed.
+func TestAPluginThatIsInstalledForEverIsAnError(t *testing.T) {
+	t.Parallel()
+	n := withPlugin(t)
+	f, err := os.OpenFile(filepath.Join(n.plugins, "foreign"), os.O_WRONLY, 0)
+	must(t, err)
+	defer f.Close()
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	if _, err := n.claim("pod-0", "").Acquire(ctx); cnierr.CodeOf(err) != cnierr.IO || !errors.Is(err, unix.ETXTBSY) {
+		t.Errorf("got %v", err)
+	}
+}
+
 func TestAPluginThatCannotStartIsNotSaidToHavePrinted(t *testing.T) {
 	t.Parallel()
 	n := withPlugin(t)
