@@ -4,13 +4,20 @@
 package heal
 
 import (
+	"context"
 	"fmt"
+	"os"
+	"path/filepath"
 	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
 
+	"github.com/google/go-cmp/cmp"
+
 	"github.com/roce-cni/roce-cni/pkg/base/cnierr"
+	"github.com/roce-cni/roce-cni/pkg/base/netns"
+	"github.com/roce-cni/roce-cni/pkg/plugin/calls"
 	"github.com/roce-cni/roce-cni/pkg/plugin/conf"
 	"github.com/roce-cni/roce-cni/pkg/plugin/rdma"
 )
@@ -47,8 +54,12 @@ func TestAnErrorIsSaidOfEachPodAndEachTime(t *testing.T) {
 		m.lacks(container(0), bad(0))
 		m.lacks(container(1), bad(1))
 		says(2)
-		if said := m.said(t); said[0].ContainerID == said[1].ContainerID || said[0].Code != cnierr.Damaged {
-			t.Errorf("said %+v", said)
+		for i, c := range m.said(t) {
+			at := container(i)
+			want := calls.Call{Network: "rails", Attachment: at, Pod: "ml/pod-" + string(at.ContainerID), UID: podOf(at).UID, Verb: calls.Heal, At: c.At, Error: bad(i).Error(), Code: cnierr.Damaged}
+			if diff := cmp.Diff(want, c); diff != "" {
+				t.Errorf("(-want +got)\n%s", diff)
+			}
 		}
 		m.lacks(container(0), nil)
 		says(2)
@@ -140,6 +151,97 @@ func TestAnAttachmentThatHeldIsNotLeftAlone(t *testing.T) {
 		if n := len(m.repairs()) - before; n != 2 {
 			t.Errorf("%d repairs of two in half a minute", n)
 		}
+	})
+}
+
+// What changes during a look is a reason for another one, and not at once.
+func TestAPodThatChangesAllTheTimeIsNotLookedAtAllTheTime(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		m := newMachine(t, 1)
+		synctest.Wait()
+		m.mu.Lock()
+		m.noisy = true
+		m.mu.Unlock()
+		before := m.looks
+		m.tells(container(0))
+		time.Sleep(time.Minute)
+		synctest.Wait()
+		if n := m.looks - before; n < 20 || n > 31 {
+			t.Errorf("%d looks in a minute, want one in two seconds", n)
+		}
+	})
+}
+
+// A call of the runtime has the lock of the container. It is not waited for, and not forgotten.
+func TestAContainerThatIsLockedIsLookedAtLater(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		m := newMachine(t, 2)
+		synctest.Wait()
+		release, err := m.Records.Lock(t.Context(), container(0).ContainerID)
+		fatal(t, err)
+		for i := range 2 {
+			m.damage(container(i))
+			m.tells(container(i))
+		}
+		time.Sleep(time.Minute)
+		synctest.Wait()
+		if n := len(m.repairs()); n != 1 || len(m.ofOne[container(0)]) != 1 {
+			t.Errorf("%d repairs, and %d looks, want that of the other one, and none since the start", n, len(m.ofOne[container(0)]))
+		}
+		release()
+		time.Sleep(again)
+		synctest.Wait()
+		if n := len(m.repairs()); n != 2 {
+			t.Errorf("%d repairs after the call", n)
+		}
+	})
+}
+
+// A namespace without a number is gone: the look finds that.
+func TestAPodWithoutANumberIsLookedAt(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		m := newMachine(t, 1)
+		synctest.Wait()
+		m.Healer.mu.Lock()
+		m.Number = func(context.Context, string, netns.ID) (int32, error) { return 0, netns.ErrGone }
+		m.Healer.mu.Unlock()
+		before := m.looks
+		time.Sleep(sweepEvery)
+		synctest.Wait()
+		if a := m.get(container(0)); a == nil || a.nsid != own || m.looks != before+1 {
+			t.Errorf("it is %+v after %d looks", a, m.looks-before)
+		}
+		m.set(&attachment{at: container(7)}, func(*attachment) { t.Error("one that is not followed is changed") })
+	})
+}
+
+// Calls that cannot be read are read later, and none of those that were read before.
+func TestCallsThatCannotBeReadAreReadLater(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		m := newMachine(t, 2)
+		synctest.Wait()
+		ended := func(i, want int) {
+			t.Helper()
+			before := m.looks
+			fatal(t, m.Calls.Append(calls.Call{At: time.Now(), Verb: "ADD", Attachment: container(i)}))
+			m.Called(t.Context())
+			time.Sleep(time.Minute)
+			synctest.Wait()
+			if n := m.looks - before; n != want {
+				t.Errorf("%d looks, want %d", n, want)
+			}
+		}
+		ended(0, 1)
+		file := m.Calls
+		m.Calls.Dir = filepath.Join(t.TempDir(), "calls")
+		fatal(t, os.MkdirAll(filepath.Join(m.Calls.Dir, "calls"), 0o700))
+		m.Called(t.Context())
+		m.Calls = file
+		ended(1, 1)
 	})
 }
 

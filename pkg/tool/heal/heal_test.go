@@ -4,7 +4,6 @@
 package heal
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -19,6 +18,8 @@ import (
 	"testing"
 	"testing/synctest"
 	"time"
+
+	"github.com/google/go-cmp/cmp"
 
 	"github.com/roce-cni/roce-cni/pkg/base/cnierr"
 	"github.com/roce-cni/roce-cni/pkg/base/netns"
@@ -41,6 +42,7 @@ type machine struct {
 	nic      error                     // stands in the way of each repair
 	why      map[conf.Attachment]error // what Repair can do nothing about
 	slow     conf.Attachment           // a look at it does not end in time
+	noisy    bool                      // something changes during each look
 	looks    int
 	ofOne    map[conf.Attachment][]time.Duration // when it was looked at
 	repaired []time.Duration                     // when
@@ -52,8 +54,11 @@ func (m *machine) Lost(ctx context.Context, at conf.Attachment) (plan.Ops, error
 	m.mu.Lock()
 	m.looks++
 	m.ofOne[at] = append(m.ofOne[at], m.now())
-	slow, damaged, why := at == m.slow, m.damaged[at], m.why[at]
+	slow, damaged, why, noisy := at == m.slow, m.damaged[at], m.why[at], m.noisy
 	m.mu.Unlock()
+	if noisy {
+		m.tells(at)
+	}
 	if slow {
 		<-ctx.Done()
 	}
@@ -85,7 +90,7 @@ func (m *machine) Reset(_ context.Context, _ []repair.Remade, repair func([]conf
 		defer m.mu.Unlock()
 		return m.stays
 	}
-	pods := slices.SortedFunc(maps.Keys(m.why), func(a, b conf.Attachment) int { return cmp.Compare(a.ContainerID, b.ContainerID) })
+	pods := slices.SortedFunc(maps.Keys(m.why), func(a, b conf.Attachment) int { return strings.Compare(string(a.ContainerID), string(b.ContainerID)) })
 	m.mu.Unlock()
 	return repair(pods)
 }
@@ -113,6 +118,10 @@ func container(i int) conf.Attachment {
 func numberOf(at conf.Attachment) (n int32) {
 	_, _ = fmt.Sscanf(string(at.ContainerID), "c%d", &n)
 	return n
+}
+
+func podOf(at conf.Attachment) conf.Pod {
+	return conf.Pod{Namespace: "ml", Name: "pod-" + string(at.ContainerID), UID: "uid-" + string(at.ContainerID)}
 }
 
 func fatal(t *testing.T, err error) {
@@ -149,7 +158,7 @@ func (m *machine) attach(t *testing.T, at conf.Attachment) {
 	fatal(t, err)
 	defer release()
 	fatal(t, m.Records.Save(record.Record{
-		Attachment: at, Netns: "/proc/self/ns/net", NetnsID: netns.ID{Ino: uint64(numberOf(at))}, Committed: true,
+		Attachment: at, Network: "rails", Pod: podOf(at), Netns: "/proc/self/ns/net", NetnsID: netns.ID{Ino: uint64(numberOf(at))}, Committed: true,
 		Plan: plan.Plan{Ops: plan.InPod(plan.Child{Name: at.IfName, Parent: "r0"})},
 	}))
 }
@@ -167,6 +176,10 @@ func TestTheOtherNetworkOfAPodIsFollowedWhenOneIsGone(t *testing.T) {
 			fatal(t, m.Records.Delete(at))
 			fatal(t, m.Calls.Append(calls.Call{At: time.Now(), Verb: "DEL", Attachment: at}))
 			m.Called(t.Context())
+		},
+		"gone at a sweep": func(m *machine, t *testing.T, at conf.Attachment) {
+			fatal(t, m.Records.Delete(at))
+			time.Sleep(sweepEvery)
 		},
 	} {
 		synctest.Test(t, func(t *testing.T) {
@@ -247,9 +260,12 @@ func TestRepairsAreBoundedAndAllCome(t *testing.T) {
 		if len(said) != 100 {
 			t.Errorf("%d calls, want one for each", len(said))
 		}
-		for _, c := range said { // what asks the wire makes nothing
-			if names := c.Made(); !slices.Equal(names, []string{plan.Op{Kind: plan.Rule{}}.Name()}) {
-				t.Fatalf("said that it has made %q", names)
+		for i, c := range said { // what asks the wire makes nothing
+			at := container(i)
+			want := calls.Call{Verb: calls.Heal, Network: "rails", Attachment: at, Pod: "ml/pod-" + string(at.ContainerID), UID: podOf(at).UID}
+			want.At, want.Steps = c.At, []calls.Step{{Name: plan.Op{Kind: plan.Rule{}}.Name()}}
+			if !slices.ContainsFunc(said, func(c calls.Call) bool { want.At = c.At; return cmp.Equal(want, c) }) || c.At.Before(m.began) {
+				t.Fatalf("said %+v, want %+v among all", c, want)
 			}
 		}
 	})
@@ -279,6 +295,11 @@ func TestTheRepairsOfAResetCount(t *testing.T) {
 		time.Sleep(time.Hour)
 		synctest.Wait()
 		all := m.repairs()
+		for _, c := range m.said(t) {
+			if c.Error != "" {
+				t.Errorf("said of a reset that was done: %+v", c)
+			}
+		}
 		if took, want := all[len(all)-1]-all[0], (60-atOnce)*pause; len(all) != 61 || took < want || took > want+2*pause {
 			t.Errorf("%d repairs in %v, want 61 in %v", len(all), took, want)
 		}
@@ -359,7 +380,17 @@ func TestAChangeOfWhatAnAttachmentHasConcernsIt(t *testing.T) {
 		"without routes of the host":  {in, Event{NSID: own, Gone: true}, false, false},
 		"an RDMA device":              {routes, Event{RDMA: true}, false, false},
 	} {
-		a := of(record.Record{Plan: plan.Plan{Ops: tt.ops}})
+		a := of(record.Record{Attachment: container(5), Network: "rails", Pod: podOf(container(5)), Plan: plan.Plan{Ops: tt.ops}})
+		want := attachment{
+			at: container(5), network: "rails", pod: podOf(container(5)), parents: []string{"r0", "r0.7"}, nics: map[string]string{"net1": "r0"},
+			host: len(tt.ops) > len(links) && tt.ops[len(links)].Place == plan.Host, links: []string{"veth1"}, state: state{due: never},
+		}
+		if want.host {
+			want.links = append(want.links, "veth1")
+		}
+		if diff := cmp.Diff(want, a, cmp.AllowUnexported(attachment{}, state{})); diff != "" {
+			t.Errorf("%s (-want +got)\n%s", name, diff)
+		}
 		a.nsid = 5
 		for stuck, want := range map[bool]bool{false: tt.well, true: tt.stuck} {
 			if a.stuck = stuck; a.concerns(tt.event) != want {

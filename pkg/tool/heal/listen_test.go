@@ -5,13 +5,25 @@ package heal
 
 import (
 	"errors"
+	"io"
+	"log/slog"
 	"os"
+	"path/filepath"
+	"runtime"
+	"syscall"
 	"testing"
 	"time"
 
 	"golang.org/x/sys/unix"
 
+	"github.com/roce-cni/roce-cni/pkg/base/cnierr"
 	"github.com/roce-cni/roce-cni/pkg/base/netns"
+	"github.com/roce-cni/roce-cni/pkg/base/nlsock"
+	"github.com/roce-cni/roce-cni/pkg/base/pace"
+	"github.com/roce-cni/roce-cni/pkg/plugin/calls"
+	"github.com/roce-cni/roce-cni/pkg/plugin/conf"
+	"github.com/roce-cni/roce-cni/pkg/plugin/kernel/kerneltest"
+	"github.com/roce-cni/roce-cni/pkg/plugin/record"
 )
 
 func TestNextEndsWhenTheListenerIsClosed(t *testing.T) {
@@ -68,5 +80,101 @@ func TestANamespaceThatIsGoneHasNoNumber(t *testing.T) {
 	t.Parallel()
 	if n, err := new(Watcher).Number(t.Context(), "/run/netns/gone", netns.ID{Dev: 4, Ino: 1}); !errors.Is(err, netns.ErrGone) {
 		t.Errorf("got %d, %v", n, err)
+	}
+}
+
+// TestAMessageOfTheKernelIsAChange of a link, or of something else, in its namespace.
+func TestAMessageOfTheKernelIsAChange(t *testing.T) {
+	t.Parallel()
+	link := append(make([]byte, unix.SizeofIfInfomsg), nlsock.AppendText(nlsock.AppendNumber(nil, unix.IFLA_MTU, 9000), unix.IFLA_IFNAME, "net1")...)
+	for typ, want := range map[uint16]Event{
+		unix.RTM_NEWLINK: {NSID: 5, Link: "net1"}, unix.RTM_DELLINK: {NSID: 5, Link: "net1", Gone: true},
+		unix.RTM_NEWADDR: {NSID: 5}, unix.RTM_DELADDR: {NSID: 5, Gone: true}, unix.RTM_NEWROUTE: {NSID: 5}, unix.RTM_DELROUTE: {NSID: 5, Gone: true},
+		unix.RTM_NEWRULE: {NSID: 5}, unix.RTM_DELRULE: {NSID: 5, Gone: true},
+	} {
+		if got := changeOf(5, syscall.NetlinkMessage{Header: syscall.NlMsghdr{Type: typ}, Data: link}); got != want {
+			t.Errorf("type %d: got %+v, want %+v", typ, got, want)
+		}
+	}
+	if got := changeOf(own, syscall.NetlinkMessage{Header: syscall.NlMsghdr{Type: unix.RTM_NEWLINK}}); got != (Event{NSID: own}) {
+		t.Errorf("of nothing: got %+v", got)
+	}
+}
+
+// TestOnlyTheFileOfTheCallsIsReadAgain when a file of its folder is written to.
+func TestOnlyTheFileOfTheCallsIsReadAgain(t *testing.T) {
+	t.Parallel()
+	r, w := io.Pipe()
+	heard := make(chan error)
+	go func() {
+		for {
+			err := changed(r)
+			heard <- err
+			if err != nil {
+				return
+			}
+		}
+	}()
+	for name, is := range map[string]bool{"calls.1\x00": false, "leases.db\x00": false, "calls\x00\x00": true} {
+		if _, err := w.Write([]byte("\x01\x00\x00\x00" + name)); err != nil {
+			t.Fatal(err)
+		}
+		if is {
+			if err := <-heard; err != nil {
+				t.Error(err)
+			}
+		}
+	}
+	_ = w.Close()
+	if err := <-heard; !errors.Is(err, io.EOF) {
+		t.Errorf("got %v, want the end", err)
+	}
+}
+
+// TestAWatcherHearsAllNamespaces: the node's own, that of a pod, and the file of the calls.
+func TestAWatcherHearsAllNamespaces(t *testing.T) {
+	t.Parallel()
+	node := kerneltest.NewNode(t)
+	pod := node.PodAt(filepath.Join(t.TempDir(), "pod"))
+	there, err := netns.At(pod.Path)
+	fatal(t, err)
+	records := record.Store{Dir: t.TempDir(), BootID: "boot"}
+	file := calls.File{Dir: records.Dir}
+	w, err := Watch(file)
+	fatal(t, err)
+	n, err := w.Number(t.Context(), pod.Path, there.ID)
+	if err != nil || n < 0 {
+		t.Fatalf("got the number %d, %v", n, err)
+	}
+	h := New(Config{Records: records, Calls: file, Clock: pace.Clock{Now: func() time.Duration { return time.Hour }}, Log: slog.New(slog.DiscardHandler)})
+	attached := func(at conf.Attachment, nsid int32, links ...string) {
+		h.attachments[at] = &attachment{at: at, nsid: nsid, links: links, state: state{due: never}}
+	}
+	attached(container(1), n)
+	attached(container(2), own, "veth7")
+	attached(container(3), own)
+	done := make(chan struct{})
+	go func() { defer close(done); w.Run(t.Context(), h) }()
+	is := func(what string, i int) { // the test ends by its timeout
+		t.Helper()
+		<-h.wake
+		for j := 1; j <= 3; j++ {
+			if a := h.get(container(j)); (a.due == time.Hour+quiet) != (j <= i) {
+				t.Errorf("%s: number %d is looked at %v", what, j, a.due)
+			}
+		}
+	}
+	pod.IP("link add net1 type veth peer name net2")
+	is("the pod has a link", 1)
+	node.IP("link add veth7 type veth peer name veth8")
+	is("the node has a link", 2)
+	fatal(t, file.Append(calls.Call{At: time.Now(), Verb: "DEL", Attachment: container(3)}))
+	for h.get(container(3)) != nil { // it has no record
+		runtime.Gosched()
+	}
+	w.Close()
+	<-done
+	if _, err := Watch(calls.File{Dir: filepath.Join(records.Dir, "none")}); cnierr.CodeOf(err) != cnierr.IO || !errors.Is(err, os.ErrNotExist) {
+		t.Errorf("without a folder: got %v, want code %d", err, cnierr.IO)
 	}
 }
