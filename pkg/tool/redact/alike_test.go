@@ -28,6 +28,8 @@ func TestAnAlikeTextHasTheSameForm(t *testing.T) {
 		{"fd00:1::77/64 fd00:2::77", "2001:db8:524f:1::1/64 2001:db8:524f:2::1"},
 		{"5054:00ff:feaa:bbcc 0000:0000:0000:0000", "0252:4f00:ff00:0002 0000:0000:0000:0000"},
 		{"00:00:00:00:00:00 ff:ff:ff:ff:ff:ff 198.18.0.1 2001:2::1 127.0.0.1", "00:00:00:00:00:00 ff:ff:ff:ff:ff:ff 198.18.0.1 2001:2::1 127.0.0.1"},
+		{"fd00:1::200:ff:1234:5678 fd00:1::200:12:fe34:5678 ", "2001:db8:524f:1::2 2001:db8:524f:1::3 "},
+		{"f000::1 0123456789abc 025490ca2e87", "2001:db8:524f:3::4 0123456789abc 025490ca2e87"},
 		{"firmware 218.0.219.1/pkg, MLNX_OFED 24.10-1.1.4.0", "firmware 218.0.219.1/pkg, MLNX_OFED 24.10-1.1.4.0"},
 		{"0000:0b:00.2 pci0000:00/0000:00:03.0 28.39.1002", "0000:0b:00.2 pci0000:00/0000:00:03.0 28.39.1002"},
 	} {
@@ -42,6 +44,17 @@ func TestAnAlikeTextHasTheSameForm(t *testing.T) {
 	if got := r.MAC([]byte{0x52, 0x54, 0, 0xaa, 0xbb, 0xcc}); !bytes.Equal(got, []byte("\x02RO\x00\x00\x01")) {
 		t.Errorf("in binary: % x", got)
 	}
+	for _, a := range []string{"0.0.0.0", "127.0.0.1", "224.0.0.5", "::", "::1", "ff02::1", "198.18.0.1", "2001:2::1"} {
+		if got := r.Addr(netip.MustParseAddr(a)).String(); got != a {
+			t.Errorf("%s, which every machine has, becomes %s", a, got)
+		}
+	}
+	if got := r.Addr(netip.MustParseAddr("fe80::1234")).String(); got != "fe80::5" {
+		t.Errorf("a link-local address becomes %s", got)
+	}
+	if got := r.MAC([]byte{0, 0, 0, 2, 0xc9, 1, 2, 3}); !bytes.Equal(got, make([]byte, 8)) {
+		t.Errorf("a hardware address of another size: % x", got)
+	}
 	if got := r.Addr(netip.MustParseAddr("::ffff:172.16.11.5")).String(); got != "240.0.1.1" {
 		t.Errorf("in binary: %s", got)
 	}
@@ -51,7 +64,8 @@ func TestWhatIsLeftIsFound(t *testing.T) {
 	t.Parallel()
 	r := NewAlike()
 	r.Name("node", "gpu-07")
-	r.Text("172.16.11.5 52:54:00:aa:bb:cc fd00:1::77 5054:00ff:feaa:bbcd")
+	r.Name("node", "gpu-08")
+	r.Text("172.16.11.5 52:54:00:aa:bb:cc 52:54:00:aa:bb:dd fd00:1::77 fe80::1234 5054:00ff:feaa:bbcd")
 	for text, want := range map[string]string{
 		`"172.16.11.5"`:     "host4-ac100b",
 		`"525400AABBCC"`:    "mac",
@@ -62,6 +76,8 @@ func TestWhatIsLeftIsFound(t *testing.T) {
 		"nothing 172.16.1.5":                      "",
 		"172.16.11.55":                            "",
 		"on gpu-07.":                              "node",
+		"fe80::1234":                              "",
+		"gpu-08 gpu-07 52:54:00:aa:bb:cc fd00:1::77 52:54:00:aa:bb:dd": "ip6 mac node",
 	} {
 		if got := strings.Join(r.Left(text), " "); got != want {
 			t.Errorf("%s: got %q, want %q", text, got, want)

@@ -202,7 +202,7 @@ func (r *Redactor) replaceName(s string, n name) string {
 		end := i + len(n.text)
 		before, _ := utf8.DecodeLastRuneInString(s[:i])
 		after, _ := utf8.DecodeRuneInString(s[end:])
-		if i > 0 && part(before) || end < len(s) && part(after) {
+		if part(before) || part(after) { // at an end there is none
 			b.WriteString(s[:end])
 		} else {
 			b.WriteString(s[:i] + r.alias(n.kind, n.text))

@@ -12,7 +12,7 @@ import (
 func TestNothingOfTheUserIsLeft(t *testing.T) {
 	t.Parallel()
 	r := New()
-	for _, n := range []string{"trainer-0", "trainer-0-worker", "ml", "gpu-07.example.org", "gpu-07", ""} {
+	for _, n := range []string{"trainer-0", "trainer-0-worker", "ml", "gpu-07.example.org", "gpu-07", "İstanbul", ""} {
 		r.Name("name", n)
 	}
 	r.Name("name", "ml") // twice
@@ -33,6 +33,10 @@ func TestNothingOfTheUserIsLeft(t *testing.T) {
 		"GPU-07 TRAINER-0 Trainer-0x":                             "name-5 name-3 Trainer-0x",
 		"025490ca2e87 0254.90ca.2e87 02:54:90:CA:2E:87":           "mac-1 mac-1 mac-1",
 		"0x021361fffe3dcbd2 021361fffe3dcbd2 0213:61ff:fe3d:cbd2": "guid-1 guid-1 guid-1",
+		"0x123456789012":                                          "mac-1",
+		"1:2:3:4:5:6:7:8:9":                                       "1:2:3:4:5:6:7:8:9",
+		"İ gpu-07 x, at İstanbul.":                                "İ name-5 x, at name-5.",
+		"ml":                                                      "name-4",
 		"container 0123456789abc, 12345678901234 ns":              "container id-1, 12345678901234 ns",
 		"ip-10-1-2-3.ec2.internal i-0123456789abcdef0":            "node-1.ec2.internal i-id-1",
 		"aks-pool1-12345678-vmss00000a gke-c-pool-1a2b3c4d-x9yz":  "node-1 node-2",

@@ -6,6 +6,7 @@ package report_test
 import (
 	"errors"
 	"io"
+	"io/fs"
 	"os"
 	"path/filepath"
 	"testing"
@@ -22,7 +23,8 @@ func TestAReportIsWrittenIntoNoFileOfAnotherUser(t *testing.T) {
 	path, link, fifo := filepath.Join(dir, "report"), filepath.Join(dir, "link"), filepath.Join(dir, "fifo")
 	fatal(t, errors.Join(os.WriteFile(path, []byte("others"), 0o600), os.Symlink(path, link), unix.Mkfifo(fifo, 0o666)))
 	for _, irregular := range []string{link, fifo, "/dev/null", dir} {
-		if _, err := report.Output(irregular, 0o600); !errors.Is(err, trusted.ErrIrregular) {
+		named := new(fs.PathError)
+		if _, err := report.Output(irregular, 0o600); !errors.Is(err, trusted.ErrIrregular) || !errors.As(err, &named) || named.Path != irregular {
 			t.Errorf("%s: %v", irregular, err)
 		}
 	}
@@ -53,6 +55,11 @@ func TestAReportIsWrittenIntoNoFileOfAnotherUser(t *testing.T) {
 	r.Discard()
 	if got, err := os.ReadDir(dir); err != nil || len(got) != 3 {
 		t.Errorf("%v is left, %v", got, err)
+	}
+	r, err = report.Output(path, 0o600)
+	fatal(t, errors.Join(err, os.Remove(path), os.Mkdir(path, 0o700)))
+	if err := r.Keep(); err == nil {
+		t.Error("a folder was replaced")
 	}
 }
 

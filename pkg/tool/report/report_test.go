@@ -7,6 +7,7 @@ import (
 	"errors"
 	"io"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -39,6 +40,9 @@ func TestOnlyATerminalHasColours(t *testing.T) {
 			t.Errorf("to %T: %q, want %q", c.to, got, c.want)
 		}
 	}
+	if got := Verdict("").Colour(terminal, "text"); got != "text" {
+		t.Errorf("without a verdict: %q", got)
+	}
 }
 
 func TestAProgramThatOthersCanChangeIsNotRun(t *testing.T) {
@@ -55,6 +59,26 @@ func TestAProgramThatOthersCanChangeIsNotRun(t *testing.T) {
 	}
 	if out, err := RunProgram(t.Context(), program); !errors.Is(err, trusted.ErrOthers) {
 		t.Errorf("in a folder of all users: %q, %v", out, err)
+	}
+}
+
+func TestWhatAProgramPrintsIsReturnedWithItsError(t *testing.T) {
+	t.Parallel()
+	out, err := RunProgram(t.Context(), "sh", "-c", "echo out; echo complaint >&2; exit 3")
+	if status := new(exec.ExitError); out != "out\ncomplaint\n" || !errors.As(err, &status) || status.ExitCode() != 3 {
+		t.Errorf("%q, %v", out, err)
+	}
+}
+
+func TestAnAnswerThatCannotBeWrittenIsAnError(t *testing.T) {
+	t.Parallel()
+	full, err := os.OpenFile("/dev/full", os.O_WRONLY, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer full.Close()
+	if err := WriteText(full, Answer{Check: "kernel"}); !errors.Is(err, unix.ENOSPC) {
+		t.Error(err)
 	}
 }
 
@@ -78,7 +102,7 @@ func TestAnAnswerForPeople(t *testing.T) {
 			"             needs: root\n": {Check: "gid-table", Why: "pods fail\nall of them", Finding: Finding{
 			Verdict: Problem, Of: "mlx5_0/1\nx", Found: "full\x1b[2J\nsecond line", Fix: "# look\nrocectl gids\a", Missing: "root",
 		}},
-		"ok           kernel           7.3\n":                {Check: "kernel", Finding: Finding{Verdict: OK, Found: "7.3"}},
+		"ok           kernel           7.3 of today\n":       {Check: "kernel", Finding: Finding{Verdict: OK, Found: "7.3\tof today"}},
 		"cannot tell  a-check-with-a-long-name ens1: away\n": {Check: "a-check-with-a-long-name", Finding: Finding{Verdict: CannotTell, Found: "away"}.About("ens1")},
 	} {
 		var out strings.Builder
