@@ -16,6 +16,7 @@ import (
 	"github.com/google/go-cmp/cmp/cmpopts"
 	"golang.org/x/sys/unix"
 
+	"github.com/roce-cni/roce-cni/pkg/base/cnierr"
 	"github.com/roce-cni/roce-cni/pkg/base/netns"
 	"github.com/roce-cni/roce-cni/pkg/plugin/kernel/kerneltest"
 	"github.com/roce-cni/roce-cni/pkg/plugin/kernel/rtnl"
@@ -82,6 +83,14 @@ func TestTheAddressOfADefaultRouteStays(t *testing.T) {
 	}
 	if _, err := addrsHere(past); err == nil {
 		t.Error("addresses that could not be read")
+	}
+	for ctx, codes := range map[context.Context][]cnierr.Code{past: {cnierr.IO}, t.Context(): {cnierr.NoRDMA, cnierr.NoGID}} { // it has no files of RDMA devices
+		if got, err := (Node{Sys: fstest.MapFS{}}).Here(ctx, ""); !slices.Contains(codes, cnierr.CodeOf(err)) || len(got.Rails) > 0 {
+			t.Errorf("got %+v, %v, want one of the codes %d", got, err, codes)
+		}
+	}
+	if _, err := (Node{}).owners(past); cnierr.CodeOf(err) != cnierr.IO {
+		t.Errorf("owners that could not be read: %v", err)
 	}
 }
 

@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+	"github.com/google/go-cmp/cmp/cmpopts"
 
 	"github.com/roce-cni/roce-cni/pkg/base/cnierr"
 	"github.com/roce-cni/roce-cni/pkg/base/netns"
@@ -134,6 +135,14 @@ func TestRecordsHaveTheOwnerOfEach(t *testing.T) {
 			t.Errorf("%s: %+v (-want +got):\n%s", what, r, diff)
 		}
 	}
+	place := ledger.Place{Spot: ledger.Spot{Pool: "rail", Addr: netip.MustParseAddr("10.0.0.1")}, Since: time.Minute, Early: true}
+	holding := ledger.Holding{Places: []ledger.Place{place}, Owner: ledger.Owner{
+		ContainerID: "c1", IfName: "net1", Network: "net", Program: conf.PluginType, PodNamespace: "ns", PodName: "pod-c1", PodUID: "u",
+		Netns: netns.Ref{Path: "/run/netns/c1", ID: netns.ID{Dev: 4, Ino: 5}},
+	}}
+	if diff := cmp.Diff([]ledger.Holding{holding}, did.Leased, cmpopts.EquateComparable(netip.Addr{})); diff != "" || plan.Why == nil || did.Why == nil {
+		t.Errorf("why %v (-want +got):\n%s", did.Why, diff)
+	}
 	if kept, err := os.ReadFile(did.Kept); err != nil || string(kept) != "lost" {
 		t.Errorf("the damaged file is not kept: %q, %v", kept, err)
 	}
@@ -211,9 +220,67 @@ func TestTheLaterOfTwoRecordsHasTheAddress(t *testing.T) {
 		r.Plan.Interfaces[0].Addresses[0].Prefix = netip.MustParsePrefix("10.0.0.1/24")
 		r.Saved = 2 * time.Minute
 	})
+	for _, id := range []conf.ContainerID{"c3", "c4"} { // these are equal
+		save(t, n.Records, id, func(r *record.Record) {
+			r.Plan.Interfaces[0].Addresses[0].Prefix = netip.MustParsePrefix("10.0.0.3/24")
+		})
+	}
 	got, err := n.Do(t.Context())
-	if diff := cmp.Diff([]string{"rail 10.0.0.1 early false since 2m0s pod ns/pod-c2 net"}, lines(got)); err != nil || diff != "" {
+	want := []string{"rail 10.0.0.1 early false since 2m0s pod ns/pod-c2 net", "rail 10.0.0.3 early false since 1m0s pod ns/pod-c3 net"}
+	if diff := cmp.Diff(want, lines(got)); err != nil || diff != "" {
 		t.Errorf("%v (-want +got):\n%s", err, diff)
+	}
+}
+
+// TestWhatNoRecordExplainsIsSetAside, in the order of the addresses. What the interface of a record has
+// in its own namespace is explained, and what another namespace has is not.
+func TestWhatNoRecordExplainsIsSetAside(t *testing.T) {
+	t.Parallel()
+	n := node(t)
+	save(t, n.Records, "c1", func(*record.Record) {})
+	own, other := netns.Ref{Path: "/run/netns/c1", ID: netns.ID{Dev: 4, Ino: 5}}, netns.Ref{Path: "/run/netns/d", ID: netns.ID{Dev: 4, Ino: 6}}
+	has := func(name string, marked bool, addrs ...string) (out []repair.Addr) {
+		for _, a := range addrs {
+			out = append(out, repair.Addr{IfName: name, Addr: netip.MustParseAddr(a), Marked: marked})
+		}
+		return out
+	}
+	n.Scan = func(context.Context) ([]repair.Namespace, int, error) {
+		return []repair.Namespace{
+			{Ref: own, Addrs: has("net1", true, "10.0.0.1", "10.0.0.9", "10.0.0.8", "fd00::8", "10.0.0.7", "224.0.0.1", "::1")},
+			{Ref: other, Addrs: append(has("eth0", false, "10.0.0.6"), has("eth1", false, "10.0.0.6")...)},
+		}, 0, nil
+	}
+	got, err := n.Do(t.Context())
+	aside := func(addr, ifName, program string, ns netns.Ref) ledger.Aside {
+		return ledger.Aside{Addr: netip.MustParseAddr(addr), Owner: ledger.Owner{IfName: ifName, Program: program, Netns: ns}}
+	}
+	want := []ledger.Aside{
+		aside("10.0.0.6", "eth1", "", other), aside("10.0.0.7", "net1", conf.PluginType, own), aside("10.0.0.8", "net1", conf.PluginType, own),
+		aside("10.0.0.9", "net1", conf.PluginType, own), aside("fd00::8", "net1", conf.PluginType, own),
+	}
+	if diff := cmp.Diff(want, got.Aside, cmpopts.EquateComparable(netip.Addr{})); err != nil || diff != "" {
+		t.Errorf("%v (-want +got):\n%s", err, diff)
+	}
+}
+
+// TestRecordsThatCannotBeReadStopTheRepair: a folder is in the place of one, or of all.
+func TestRecordsThatCannotBeReadStopTheRepair(t *testing.T) {
+	t.Parallel()
+	for _, name := range []string{"attachments/c1/net1.json", "attachments"} {
+		n := node(t)
+		path := filepath.Join(n.Records.Dir, name)
+		if name == "attachments" {
+			write(t, n, name, "no folder")
+		} else if err := os.MkdirAll(path, 0o700); err != nil {
+			t.Fatal(err)
+		}
+		if got, err := n.Do(t.Context()); err == nil || len(lines(got)) > 0 {
+			t.Errorf("%s: got %v, %v, want an error", name, lines(got), err)
+		}
+		if _, err := book(n).List(t.Context(), ""); cnierr.CodeOf(err) != cnierr.Unreadable {
+			t.Errorf("%s: the database: got %v", name, err)
+		}
 	}
 }
 

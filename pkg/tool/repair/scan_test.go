@@ -4,6 +4,7 @@
 package repair_test
 
 import (
+	"context"
 	"net/netip"
 	"os/exec"
 	"path/filepath"
@@ -69,8 +70,17 @@ func TestNamespacesAreFoundByMountAndByProcess(t *testing.T) {
 			t.Errorf("%q (-want +got)\n%s", p, diff)
 		}
 	}
-	if _, ok := got["/proc/thread-self/ns/net"]; ok {
-		t.Error("the caller's own namespace is told")
+	node.NIC("eth9")
+	node.IP("addr add 192.0.2.99/24 dev eth9")
+	for path, addrs := range take(t) {
+		if slices.ContainsFunc(addrs, func(a repair.Addr) bool { return a.IfName == "eth9" }) {
+			t.Errorf("the caller's own namespace is told: %s", path)
+		}
+	}
+	past, end := context.WithCancel(t.Context())
+	end()
+	if all, _, err := repair.Scan(past, "/proc"); err == nil {
+		t.Errorf("a scan that has ended finds %+v", all)
 	}
 }
 

@@ -3,7 +3,11 @@
 
 package repair
 
-import "testing"
+import (
+	"os"
+	"path/filepath"
+	"testing"
+)
 
 func TestANodeSeesThatANamespaceIsGone(t *testing.T) {
 	t.Parallel()
@@ -14,5 +18,48 @@ func TestANodeSeesThatANamespaceIsGone(t *testing.T) {
 		if err := Visible(path); err != nil {
 			t.Errorf("%s: %v, want it visible that nothing is there", path, err)
 		}
+	}
+}
+
+// TestANamespaceThatIsThereIsVisible, also from a container: and beside one, that another one is gone.
+func TestANamespaceThatIsThereIsVisible(t *testing.T) {
+	t.Parallel()
+	if err := Visible("/proc/self/ns/net"); err != nil && nodeOwn("/proc/self/ns/pid", "/proc/1/ns/pid") == nil {
+		t.Error(err)
+	}
+	link := filepath.Join(t.TempDir(), "pod")
+	if err := os.Symlink("/proc/self/ns/net", link); err != nil {
+		t.Fatal(err)
+	}
+	for _, path := range []string{link, filepath.Join(filepath.Dir(link), "gone")} {
+		if err := Visible(path); err != nil {
+			t.Errorf("%s: %v", path, err)
+		}
+	}
+	file := filepath.Join(t.TempDir(), "file")
+	if err := os.WriteFile(file, nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if err := Visible(filepath.Join(file, "pod")); err == nil {
+		t.Error("a file in place of the folder tells that a namespace is gone")
+	}
+}
+
+// TestAContainerDoesNotSeeTheNode: a process with another namespace than the first one, and one that
+// cannot be looked at.
+func TestAContainerDoesNotSeeTheNode(t *testing.T) {
+	t.Parallel()
+	if err := nodeOwn("/proc/self/ns/mnt", "/proc/self/ns/uts"); err == nil {
+		t.Error("another namespace is that of the node")
+	}
+	for _, paths := range [][2]string{{"/proc/self/ns/none", "/proc/self/ns/mnt"}, {"/proc/self/ns/mnt", "/proc/self/ns/none"}} {
+		if err := nodeOwn(paths[0], paths[1]); !os.IsNotExist(err) {
+			t.Errorf("%v: got %v", paths, err)
+		}
+	}
+	err := nodeOwn("/proc/self/ns/mnt", "/proc/self/ns/mnt")
+	pid, _ := os.Readlink("/proc/self/ns/pid")
+	if (err == nil) != (pid == "pid:[4026531836]") {
+		t.Errorf("in %s: got %v", pid, err)
 	}
 }
