@@ -83,7 +83,9 @@ func TestWhatIsWrittenIsRead(t *testing.T) {
 	for i := range 900 {
 		long.Rails[0][1].Exclude = append(long.Rails[0][1].Exclude, among(t, fmt.Sprintf("fd00::1:%04x-fd00::1:%04x", 4*i, 4*i+1))...)
 	}
-	for _, want := range []nodefile.File{sample(t, 1), sample(t, 8), long} {
+	sticky := sample(t, 1)
+	sticky.Sticky = true
+	for _, want := range []nodefile.File{sample(t, 1), sticky, sample(t, 8), long} {
 		must(t, at(dir).Write(want))
 		got, err := at(dir).Read("gpu")
 		if diff := cmp.Diff(want, got, values); err != nil || diff != "" {
@@ -214,6 +216,25 @@ func TestWhatWouldNotBeReadIsNotWritten(t *testing.T) {
 		}
 		if entries, err := os.ReadDir(dir); err != nil || len(entries) > 0 {
 			t.Errorf("%s: %v was written, error %v", name, entries, err)
+		}
+	}
+}
+
+func TestAFolderThatIsAFileIsAnIOError(t *testing.T) {
+	t.Parallel()
+	s := at(t.TempDir())
+	plant(t, filepath.Join(s.Dir, "pools"), "")
+	_, read := s.Read("gpu")
+	_, services := s.Services()
+	_, pools := s.Pools()
+	_, quarantines := s.Quarantines()
+	_, written := s.WriteServices(cidrs("10.96.0.0/12"))
+	for what, err := range map[string]error{
+		"Read": read, "Services": services, "Pools": pools, "Quarantines": quarantines, "WriteServices": written,
+		"Write": s.Write(sample(t, 1)), "Remove": s.Remove("gpu"),
+	} {
+		if cnierr.CodeOf(err) != cnierr.IO {
+			t.Errorf("%s: got %v, want code %d", what, err, cnierr.IO)
 		}
 	}
 }

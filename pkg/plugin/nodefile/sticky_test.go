@@ -40,12 +40,12 @@ func granted(t *testing.T) nodefile.Answer {
 func TestPodsThatComeBackUnderTheirNameAreThoseWithANumber(t *testing.T) {
 	t.Parallel()
 	for pod, want := range map[string]bool{
-		"db-0": true, "db-12": true, "a-b-9999": true,
+		"d-0": true, "db-0": true, "db-12": true, "a-b-9999": true,
 		"db": false, "db-": false, "-1": false, "": false, "db-01": false, "db-00": false, "db-1a": false, "db--": false, "db-+1": false,
 		"web-5d8f7c9b4d-24567": false, "daemon-22222": false, "job-10000": false,
 	} {
 		k, got := nodefile.Sticky("default", pod, "net1")
-		if got != want || got && k != db(pod) {
+		if got != want || k != db(pod) {
 			t.Errorf("%q: %t, %+v", pod, got, k)
 		}
 	}
@@ -53,6 +53,16 @@ func TestPodsThatComeBackUnderTheirNameAreThoseWithANumber(t *testing.T) {
 		if _, ok := nodefile.Sticky(k.Namespace, k.Pod, k.Interface); ok {
 			t.Errorf("%+v is known too little of", k)
 		}
+	}
+}
+
+func TestOnlyTheAddressesOfAnAnswerAreLeft(t *testing.T) {
+	t.Parallel()
+	f, a := sample(t, 2), granted(t)
+	want := f
+	want.Rails = a.Rails
+	if diff := cmp.Diff(want, f.Only(a), values); diff != "" {
+		t.Errorf("(-want +got)\n%s", diff)
 	}
 }
 
@@ -116,6 +126,8 @@ func TestWithoutAnAnswerThatCanBeReadThereIsAnError(t *testing.T) {
 		"neither":              {say(`{"version": 1}`), "why it has none"},
 		"both":                 {say(address + `, "none": "x"}`), "why it has none"},
 		"more than an address": {say(strings.Replace(address, `.7"`, `.7-10.0.0.8"`, 1) + `}`), "rails[0].subnets[0].ranges: not one address"},
+		"two ranges":           {say(strings.Replace(address, `"10.0.0.7"`, `"10.0.0.7", "10.0.0.9"`, 1) + `}`), "rails[0].subnets[0].ranges: not one address"},
+		"an excluded address":  {say(strings.Replace(address, `]}]}]`, `], "exclude": ["10.0.0.7"]}]}]`, 1) + `}`), "rails[0].subnets[0].ranges: not one address"},
 		"no address":           {say(strings.Replace(address, `"10.0.0.7"`, ``, 1) + `}`), "rails[0].subnets[0]: ranges: none"},
 	} {
 		t.Run(name, func(t *testing.T) {
