@@ -4,7 +4,9 @@
 package calls_test
 
 import (
+	"errors"
 	"fmt"
+	"io/fs"
 	"os"
 	"path/filepath"
 	"slices"
@@ -14,7 +16,9 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+	"golang.org/x/sys/unix"
 
+	"github.com/roce-cni/roce-cni/integration/cnitest"
 	"github.com/roce-cni/roce-cni/pkg/plugin/calls"
 	"github.com/roce-cni/roce-cni/pkg/plugin/conf"
 )
@@ -64,6 +68,7 @@ func TestHeldIndexesAreFoundAmongTheCalls(t *testing.T) {
 	named := call(3)
 	named.Error = `"held":`
 	again := calls.Call{Verb: "DEL", Held: []calls.Held{{Device: "mlx5_1", Index: 4}}}
+	write(t, f, "calls", `{"verb": "DEL", "held":[]}`+"\n")
 	for _, c := range []calls.Call{call(1), held, named, again} {
 		if err := f.Append(c); err != nil {
 			t.Fatal(err)
@@ -107,6 +112,125 @@ func TestOnlyCallsBehindTheMarkAreRead(t *testing.T) {
 	}
 	if got, _, err := f.After("a call of long ago\n"); err != nil || len(got) < 1500 {
 		t.Errorf("behind a call that is not kept there are %d calls, error %v", len(got), err)
+	}
+}
+
+func write(t *testing.T, f calls.File, name, text string) {
+	t.Helper()
+	if err := os.WriteFile(filepath.Join(f.Dir, name), []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func TestAMarkThatIsNotKeptIsBeforeAllCalls(t *testing.T) {
+	t.Parallel()
+	f := calls.File{Dir: t.TempDir()}
+	write(t, f, "calls", "{\"took\": 1}\n") // a mark at the very beginning
+	_, first, err := f.After("")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got, mark, err := f.After(first); len(got) > 0 || mark != first || err != nil {
+		t.Errorf("behind the only call: %v, %q, %v", got, mark, err)
+	}
+	for n := range 2 {
+		if err := f.Append(call(n)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if got, _, err := f.After(first); err != nil || !cmp.Equal(got, []calls.Call{call(0), call(1)}) {
+		t.Errorf("behind the first call: %v, %v", got, err)
+	}
+	if got, _, err := f.After("a call of long ago\n"); err != nil || !cmp.Equal(got, []calls.Call{{Took: 1}, call(0), call(1)}) {
+		t.Errorf("behind a call that is not kept: %v, %v", got, err)
+	}
+}
+
+// A part is full at 512 KiB. Who finds it full makes it the older one, unless another does.
+func TestAFullPartBecomesTheOlderOne(t *testing.T) {
+	t.Parallel()
+	probe := calls.File{Dir: t.TempDir()}
+	if err := probe.Append(call(1)); err != nil {
+		t.Fatal(err)
+	}
+	info, err := os.Stat(filepath.Join(probe.Dir, "calls"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	full := 512<<10 - int(info.Size())
+	for _, c := range []struct {
+		size   int
+		locked bool
+		turned bool
+	}{{full - 1, false, false}, {full, false, true}, {full, true, false}} {
+		f := calls.File{Dir: t.TempDir()}
+		write(t, f, "calls", strings.Repeat("x", c.size))
+		write(t, f, "calls.1", "{\"took\": 1}\n")
+		if c.locked {
+			other, err := os.Open(filepath.Join(f.Dir, "calls"))
+			if err == nil {
+				err = unix.Flock(int(other.Fd()), unix.LOCK_EX)
+			}
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer other.Close()
+		}
+		if err := f.Append(call(1)); err != nil {
+			t.Error(err)
+		}
+		want := []calls.Call{{Took: 1}, call(1)}
+		if c.turned {
+			want = want[1:]
+		}
+		_, err := os.Stat(filepath.Join(f.Dir, "calls"))
+		if got := all(t, f); !cmp.Equal(got, want) || (err != nil) != c.turned {
+			t.Errorf("%+v: got %v, and of the newer part %v", c, got, err)
+		}
+	}
+}
+
+func TestACallThatCannotBeWrittenOrReadIsAnError(t *testing.T) {
+	t.Parallel()
+	f := calls.File{Dir: filepath.Join(t.TempDir(), "none")}
+	var p *fs.PathError
+	if err := f.Append(call(1)); !errors.Is(err, fs.ErrNotExist) || !errors.As(err, &p) || p.Path != filepath.Join(f.Dir, "calls") {
+		t.Errorf("in no folder: %v", err)
+	}
+	f.Dir = t.TempDir()
+	late := call(1)
+	late.At = time.Date(10_000, 1, 1, 0, 0, 0, 0, time.UTC) // RFC 3339 has no such year
+	if err := f.Append(late); err == nil || all(t, f) != nil {
+		t.Errorf("of what cannot be encoded: %v, written %v", err, all(t, f))
+	}
+	write(t, f, "calls", strings.Repeat("x", 512<<10))
+	if err := os.MkdirAll(filepath.Join(f.Dir, "calls.1", "full"), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	if err := f.Append(call(1)); err == nil {
+		t.Error("of a part that cannot become the older one: no error")
+	}
+	got, mark, err := f.After("a mark\n")
+	if got != nil || mark != "a mark\n" || err == nil {
+		t.Errorf("of a part that is a folder: %v, %q, %v", got, mark, err)
+	}
+	if held, err := f.Held(); held != nil || err == nil {
+		t.Errorf("of a part that is a folder: %v, %v", held, err)
+	}
+}
+
+// No other test runs at the same time, so that the number of open files is this one's.
+func TestNoFileStaysOpen(t *testing.T) { //nolint:paralleltest // see above
+	f := calls.File{Dir: t.TempDir()}
+	before := cnitest.OpenFiles(t)
+	for n := range 5 {
+		if err := f.Append(call(n)); err != nil {
+			t.Fatal(err)
+		}
+		all(t, f)
+	}
+	if after := cnitest.OpenFiles(t); after != before {
+		t.Errorf("%d files are open, %d were", after, before)
 	}
 }
 
