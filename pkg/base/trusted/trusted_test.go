@@ -13,6 +13,8 @@ import (
 	"testing"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/roce-cni/roce-cni/integration/cnitest"
 )
 
 // must is for what a test needs and does not test.
@@ -333,5 +335,78 @@ func TestAnUnusableFolderIsReportedWithTheErrorOfTheKernel(t *testing.T) {
 		if err := Folder(path); !errors.Is(err, want) {
 			t.Errorf("%s: %v, want %v", path, err, want)
 		}
+	}
+}
+
+func TestErrorsNameThePathAndWhatWasDone(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	none := filepath.Join(dir, "none")
+	long := write(t, filepath.Join(dir, "long"), strings.Repeat("x", MaxSize+1))
+	_, read := Read(none)
+	_, tooLong := Read(long)
+	_, appended := Append(filepath.Join(long, "file"))
+	_, inside := ReadInside(none)
+	_, folder := ReadInside(dir)
+	_, below := ReadBelow(dir, "none")
+	_, belowNone := ReadBelow(none, "file")
+	_, fresh := Fresh(filepath.Join(none, "file"), 0o600)
+	for what, c := range map[string]struct {
+		err      error
+		op, path string
+		is       error
+	}{
+		"Read": {read, "open", none, fs.ErrNotExist}, "Read of a long file": {tooLong, "read", long, ErrTooLong},
+		"Append": {appended, "open", filepath.Join(long, "file"), unix.ENOTDIR}, "ReadInside": {inside, "read", none, fs.ErrNotExist},
+		"ReadInside of a folder": {folder, "read", dir, unix.EISDIR}, "ReadBelow": {below, "read", none, fs.ErrNotExist},
+		"ReadBelow of no folder": {belowNone, "open", none, fs.ErrNotExist},
+		"Replace":                {Replace(filepath.Join(none, "file"), nil, 0o600), "create", filepath.Join(none, "file") + mark, fs.ErrNotExist},
+		"Fresh":                  {fresh, "create", filepath.Join(none, "file") + mark, fs.ErrNotExist},
+		"MakeFolder":             {MakeFolder(filepath.Join(long, "x"), 0o700), "create", filepath.Join(long, "x"), unix.ENOTDIR},
+	} {
+		var p *fs.PathError
+		if !errors.As(c.err, &p) || p.Op != c.op || !strings.HasPrefix(p.Path, c.path) || !errors.Is(c.err, c.is) {
+			t.Errorf("%s: got %v, want %s %s: %v", what, c.err, c.op, c.path, c.is)
+		}
+	}
+}
+
+// No other test runs at the same time, so that the number of open files is this one's.
+func TestNothingStaysOpen(t *testing.T) { //nolint:paralleltest // see above
+	dir := t.TempDir()
+	must(t, os.Chmod(dir, 0o755))
+	file := write(t, filepath.Join(dir, "in", "file"), "x")
+	must(t, os.Symlink("in", filepath.Join(dir, "link")))
+	must(t, os.Symlink("file", filepath.Join(dir, "in", "toFile")))
+	must(t, os.Symlink("/none/whatever", filepath.Join(dir, "broken")))
+	write(t, filepath.Join(dir, "open", "file"), "x")
+	must(t, os.Chmod(filepath.Join(dir, "open"), 0o777))
+	long := write(t, filepath.Join(dir, "long"), strings.Repeat("x", MaxSize+1))
+	all := func() {
+		for _, path := range []string{
+			file, filepath.Join(dir, "in", "none"), filepath.Join(dir, "in"), filepath.Join(dir, "link", "file"), filepath.Join(dir, "in", "toFile"),
+			filepath.Join(dir, "broken", "file"), filepath.Join(dir, "open", "file"), filepath.Join(file, "below"), filepath.Join(dir, "none", "none"), long, "relative",
+		} {
+			for name, do := range functions {
+				if name != "replace" && name != "append" || strings.HasPrefix(path, filepath.Join(dir, "open")) || strings.HasSuffix(path, "below") {
+					_ = do(path)
+				}
+			}
+			_, _ = ReadInside(path)
+			_, _ = ReadBelow(dir, strings.TrimPrefix(path, dir+"/"))
+			_, _ = ReadBelow(path, "file")
+		}
+		f, err := Append(file)
+		must(t, errors.Join(err, f.Close()))
+		must(t, errors.Join(create(file, "x", 0o600, 0o700), Sweep(file)))
+		if err := Replace(dir, nil, 0o600); err == nil {
+			t.Error("a folder was replaced")
+		}
+	}
+	all()
+	before := cnitest.OpenFiles(t)
+	all()
+	if after := cnitest.OpenFiles(t); after != before {
+		t.Errorf("%d files are open, %d were", after, before)
 	}
 }
