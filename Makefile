@@ -82,7 +82,7 @@ test: ## all tests, with the race detector, in random order (root, or those with
 test-vm: build .cache/vm/run ## the tests that boot virtual machines with Soft-RoCE (root)
 	REQUIRE_VM=1 go test -count=1 ./integration/vm
 	CGO_ENABLED=0 go test -c -o .cache/vm/unit.test ./pkg/plugin/rdma
-	CGO_ENABLED=0 go test -c -o .cache/vm/suite.test ./pkg/plugin/kernel/kerneltest
+	CGO_ENABLED=0 go test -c -o .cache/vm/suite.test ./pkg/plugin/kernel
 	CGO_ENABLED=0 go test -c -o .cache/vm/rdma.test ./integration/rdma
 	mpicc -O1 -Wall -o .cache/vm/allreduce integration/rdma/testdata/allreduce.c
 	$(MAKE) --no-print-directory -j $(VM_JOBS) --output-sync=target vm-runs

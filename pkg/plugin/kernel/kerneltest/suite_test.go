@@ -5,18 +5,14 @@ package kerneltest_test
 
 import (
 	"context"
-	"encoding/json"
 	"fmt"
 	"math/rand/v2"
-	"os"
 	"os/exec"
-	"path/filepath"
 	"strings"
 	"testing"
 
 	"github.com/roce-cni/roce-cni/pkg/base/cnierr"
 	"github.com/roce-cni/roce-cni/pkg/plugin/conf"
-	"github.com/roce-cni/roce-cni/pkg/plugin/kernel"
 	"github.com/roce-cni/roce-cni/pkg/plugin/kernel/kerneltest"
 	"github.com/roce-cni/roce-cni/pkg/plugin/plan"
 )
@@ -26,14 +22,6 @@ func TestFakeObeysTheLaw(t *testing.T) {
 	kerneltest.Suite(t, func(t *testing.T) kerneltest.World {
 		t.Parallel()
 		return fakeWorld(t)
-	})
-}
-
-func TestLinuxObeysTheLaw(t *testing.T) {
-	t.Parallel()
-	kerneltest.Suite(t, func(t *testing.T) kerneltest.World {
-		t.Parallel()
-		return linuxWorld(t)
 	})
 }
 
@@ -53,32 +41,10 @@ func fakeWorld(t *testing.T) kerneltest.World {
 	}
 }
 
-func linuxWorld(t *testing.T) kerneltest.World {
-	node := kerneltest.NewNode(t)
-	node.NIC("nic0")
-	pod := node.Pod()
-	return kerneltest.World{
-		NIC: "nic0", Container: kerneltest.Container(t), Pod: pod.Path, Host: node.Path,
-		Open:   func(path string) (kerneltest.Kernel, error) { return kernel.Open(path, os.DirFS("/sys")) },
-		IP:     func(command string) { t.Helper(); pod.IP(command) },
-		HostIP: func(command string) { t.Helper(); node.IP(command) },
-		Sysctl: func(path, value string) {
-			t.Helper()
-			if err := pod.Do(func() error { return os.WriteFile(filepath.Join("/proc/sys", path), []byte(value), 0) }); err != nil {
-				t.Fatal(err)
-			}
-		},
-		Show:     func() string { return show(t, pod) },
-		ShowHost: func() string { return show(t, node.Netns) },
-		OpenHost: func() (kerneltest.Kernel, error) { return kernel.OpenHost() },
-		Has:      func(kind string) bool { return has(pod, kind) },
-	}
-}
-
 // A program runs in the pod of one test while another test undoes the same attachment.
 func TestATestLeavesTheLinksOfOthersAlone(t *testing.T) {
 	t.Parallel()
-	w := linuxWorld(t)
+	w := kerneltest.NewLinux(t)
 	k, err := w.Open(w.Pod)
 	if err != nil {
 		t.Fatal(err)
@@ -101,7 +67,7 @@ func TestATestLeavesTheLinksOfOthersAlone(t *testing.T) {
 		_ = program.Wait()
 	})
 	t.Run("another", func(t *testing.T) {
-		w := linuxWorld(t)
+		w := kerneltest.NewLinux(t)
 		k, err := w.Open(w.Pod)
 		if err != nil {
 			t.Fatal(err)
@@ -123,7 +89,7 @@ func TestFakeAndLinuxAgree(t *testing.T) {
 	for seed := range uint64(8) {
 		t.Run(fmt.Sprint("seed ", seed), func(t *testing.T) {
 			t.Parallel()
-			worlds := []kerneltest.World{fakeWorld(t), linuxWorld(t)}
+			worlds := []kerneltest.World{fakeWorld(t), kerneltest.NewLinux(t)}
 			kernels := make([]kerneltest.Kernel, len(worlds))
 			for i, w := range worlds {
 				var err error
@@ -198,43 +164,4 @@ func variants(container conf.ContainerID) plan.Ops {
 		}
 	}
 	return ops
-}
-
-// show returns what is in a namespace, without what changes by itself: the
-// state of links, and what the kernel does in a work queue (addrconf_dad_work):
-// the local routes of IPv6 addresses, also without duplicate detection, and the
-// end of an address's time as tentative.
-func show(t *testing.T, pod *kerneltest.Netns) string {
-	t.Helper()
-	var links []struct {
-		Name    string `json:"ifname"`
-		Alias   string `json:"ifalias"`
-		Address string
-		Group   string
-		MTU     int
-		Flags   []string
-	}
-	if err := json.Unmarshal([]byte(pod.IP("-j link")), &links); err != nil {
-		t.Fatal(err)
-	}
-	var b strings.Builder
-	for _, l := range links {
-		fmt.Fprintln(&b, l.Name, l.Alias, l.Address, l.Group, l.MTU, strings.Contains(strings.Join(l.Flags, " ")+" ", "UP "))
-	}
-	for _, what := range []string{"-o addr", "route show table all", "-6 route show table all", "rule", "-6 rule"} {
-		for line := range strings.Lines(pod.IP(what)) {
-			if !strings.Contains(line, " table local ") {
-				b.WriteString(strings.ReplaceAll(line, " tentative", ""))
-			}
-		}
-	}
-	return b.String()
-}
-
-// has says whether the kernel can make links of a kind in a namespace.
-func has(n *kerneltest.Netns, kind string) bool {
-	return n.Do(func() error {
-		return exec.Command("sh", "-c", "ip link add below type dummy && ip link add link below name above type "+kind+
-			map[string]string{"vlan": " id 7"}[kind]+"; r=$?; ip link del below; exit $r").Run()
-	}) == nil
 }
