@@ -132,6 +132,20 @@ func switches() map[string]struct {
 				words(portDescriptionTLV, "uplink"), end, make([]byte, 20)),
 			Neighbour{Switch: "fd00::1", Port: "uplink", Chassis: "fd00::1", PortID: "02:00:00:00:00:09", PortDescription: "uplink"},
 		},
+		// Such as a chassis with a name of 255 bytes, and parts that are too long to be what they say.
+		"a switch with IDs of other kinds": {
+			frame(tlv(chassisTLV, chassisAddress, 1, 0xfd, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1), words(portTLV, strings.Repeat("x", 255), portLocal), life120,
+				tlv(organizationTLV, 0, 0x80, 0xc2, 1, 0xf1, 0x71), tlv(organizationTLV, 0, 0x80, 0xc2, 1, 0, 9, 9), tlv(organizationTLV, 0, 0x12, 0x0f, 4, 5),
+				words(portDescriptionTLV, "uplink"), end),
+			Neighbour{
+				Switch: "01fd000000000000000000000000000001", Port: strings.Repeat("x", TextLimit-1) + "…", Chassis: "01fd000000000000000000000000000001",
+				PortID: strings.Repeat("x", TextLimit-1) + "…", PortDescription: "uplink", VLAN: 0x171,
+			},
+		},
+		"a port with an address": {
+			frame(chassis, tlv(portTLV, portAddress, 1, 10, 0, 0, 9), life120, words(portDescriptionTLV, "uplink"), end),
+			Neighbour{Switch: mac, Port: "uplink", Chassis: mac, PortID: "10.0.0.9", PortDescription: "uplink"},
+		},
 	}
 }
 
@@ -185,11 +199,12 @@ func TestHostileFramesAreRefused(t *testing.T) {
 		"another order":                 frame(port, chassis, life120, end),
 		"two chassis":                   frame(chassis, port, life120, chassis, end),
 		"two ports":                     frame(chassis, port, life120, port, end),
+		"two times to live":             frame(chassis, port, life120, life120, end),
 		"an end at once":                frame(end),
 		"half a header of a TLV":        append(frame(chassis, port, life120), 0x0a),
 		"a TLV beyond the frame":        append(frame(chassis, port, life120), 0x0b, 0xff, 'x'),
 		"an ID without bytes":           frame(chassis, tlv(portTLV, 5), life120, end),
-		"an ID of 300 bytes":            frame(chassis, words(portTLV, strings.Repeat("x", 300), 5), life120, end),
+		"an ID of 256 bytes":            frame(chassis, words(portTLV, strings.Repeat("x", 256), 5), life120, end),
 		"a MAC address of five bytes":   frame(tlv(chassisTLV, chassisMAC, 1, 2, 3, 4, 5), port, life120, end),
 		"a time to live of one byte":    frame(chassis, port, tlv(lifeTLV, 120), end),
 		"a switch that ends its LLDP":   frame(chassis, port, tlv(lifeTLV, 0, 0), end),

@@ -47,13 +47,15 @@ const initPID = 0xEFFFFFFC
 // nodeOwn returns an error if this process does not share a namespace with the first
 // process of the node.
 func nodeOwn(ours, first string) error {
-	var pid, a, b unix.Stat_t
-	for path, st := range map[string]*unix.Stat_t{"/proc/self/ns/pid": &pid, ours: &a, first: &b} {
-		if err := unix.Stat(path, st); err != nil {
+	var inodes [3]uint64 // the paths may be equal
+	for i, path := range []string{"/proc/self/ns/pid", ours, first} {
+		var st unix.Stat_t
+		if err := unix.Stat(path, &st); err != nil {
 			return &fs.PathError{Op: "stat", Path: path, Err: err}
 		}
+		inodes[i] = st.Ino
 	}
-	if pid.Ino != initPID || a.Ino != b.Ino {
+	if inodes[0] != initPID || inodes[1] != inodes[2] {
 		return errors.New("this process is in a container, and does not see the namespaces of the node")
 	}
 	return nil
