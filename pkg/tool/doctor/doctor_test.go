@@ -67,6 +67,9 @@ func TestEachFaultIsFound(t *testing.T) {
 	}
 }
 
+// port is where the agent of a test listens.
+var port = regexp.MustCompile(`127\.0\.0\.1:[0-9]+`)
+
 // answers returns what is said of a fault, as people see it.
 func (f fault) answers(t *testing.T) string {
 	t.Helper()
@@ -97,7 +100,6 @@ func (f fault) answers(t *testing.T) string {
 	if err := Write(&b, all, true); err != nil {
 		t.Fatal(err)
 	}
-	port := regexp.MustCompile(`127\.0\.0\.1:[0-9]+`)
 	return port.ReplaceAllString(strings.ReplaceAll(b.String(), w.pools.Dir, "/run/roce"), "127.0.0.1:9482")
 }
 
