@@ -11,6 +11,7 @@ import (
 	"os"
 	"path/filepath"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/google/go-cmp/cmp"
@@ -305,25 +306,29 @@ func TestAnAddressOfTwoNamespacesIsOfNone(t *testing.T) {
 // A call that is at work may have leased an address that is not on record.
 func TestACallThatIsAtWorkIsWaitedFor(t *testing.T) {
 	t.Parallel()
-	n := node(t)
-	unlock, err := n.Records.Lock(t.Context(), "c1")
-	if err != nil {
-		t.Fatal(err)
-	}
-	ctx, cancel := context.WithTimeout(t.Context(), 120*time.Millisecond)
-	defer cancel()
-	if _, err := n.Do(ctx); cnierr.CodeOf(err) != cnierr.TryAgain {
-		t.Errorf("got %v, want code %d", err, cnierr.TryAgain)
-	}
-	done := make(chan error, 1)
-	go func() {
-		_, err := n.Do(t.Context())
-		done <- err
-	}()
-	unlock()
-	if err := <-done; err != nil {
-		t.Error(err)
-	}
+	synctest.Test(t, func(t *testing.T) {
+		n := node(t)
+		unlock, err := n.Records.Lock(t.Context(), "c1")
+		if err != nil {
+			t.Fatal(err)
+		}
+		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+		defer cancel()
+		began := time.Now()
+		if _, err := n.Do(ctx); cnierr.CodeOf(err) != cnierr.TryAgain || time.Since(began) != time.Minute {
+			t.Errorf("got %v after %v, want code %d", err, time.Since(began), cnierr.TryAgain)
+		}
+		done := make(chan error, 1)
+		go func() {
+			_, err := n.Do(t.Context())
+			done <- err
+		}()
+		synctest.Wait()
+		unlock()
+		if err := <-done; err != nil {
+			t.Error(err)
+		}
+	})
 }
 
 func TestWithoutAScanNothingIsRebuilt(t *testing.T) {

@@ -4,9 +4,14 @@
 package repair
 
 import (
+	"errors"
+	"fmt"
+	"io/fs"
 	"os"
 	"path/filepath"
 	"testing"
+
+	"golang.org/x/sys/unix"
 )
 
 func TestANodeSeesThatANamespaceIsGone(t *testing.T) {
@@ -14,7 +19,7 @@ func TestANodeSeesThatANamespaceIsGone(t *testing.T) {
 	if err := nodeOwn("/proc/self/ns/mnt", "/proc/1/ns/mnt"); err != nil {
 		t.Skip("not where the node's own processes are")
 	}
-	for _, path := range []string{"/proc/4194305/task/4194305/ns/net", "/proc/4194305/fd/3", "/run/no-such-folder/pod"} {
+	for _, path := range []string{"/proc/4194305/ns/net", "/proc/4194305/task/4194305/ns/net", "/proc/4194305/fd/3", "/run/no-such-folder/pod"} {
 		if err := Visible(path); err != nil {
 			t.Errorf("%s: %v, want it visible that nothing is there", path, err)
 		}
@@ -37,8 +42,18 @@ func TestANamespaceThatIsThereIsVisible(t *testing.T) {
 	if err := os.WriteFile(file, nil, 0o600); err != nil {
 		t.Fatal(err)
 	}
-	if err := Visible(filepath.Join(file, "pod")); err == nil {
-		t.Error("a file in place of the folder tells that a namespace is gone")
+	if err := Visible(filepath.Join(file, "pod")); !errors.Is(err, unix.ENOTDIR) {
+		t.Errorf("a file in place of the folder: got %v", err)
+	}
+	// A file is what is left of a namespace, or what a container sees of one. The same is with processes.
+	processes, mounts := nodeOwn("/proc/self/ns/pid", "/proc/1/ns/pid") == nil, nodeOwn("/proc/self/ns/mnt", "/proc/1/ns/mnt") == nil
+	for path, is := range map[string]bool{
+		file: mounts, filepath.Join(filepath.Dir(file), "gone"): mounts, filepath.Join(filepath.Dir(file), "none", "pod"): mounts,
+		fmt.Sprintf("/proc/%d/ns/net", os.Getpid()): processes, fmt.Sprintf("/proc/%[1]d/task/%[1]d/ns/net", os.Getpid()): processes,
+	} {
+		if err := Visible(path); (err == nil) != is || errors.Is(err, fs.ErrNotExist) {
+			t.Errorf("%s: got %v, want it visible: %t", path, err, is)
+		}
 	}
 }
 
