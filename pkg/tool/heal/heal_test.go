@@ -120,6 +120,8 @@ func numberOf(at conf.Attachment) (n int32) {
 	return n
 }
 
+func last(all []time.Duration) time.Duration { return all[len(all)-1] }
+
 func podOf(at conf.Attachment) conf.Pod {
 	return conf.Pod{Namespace: "ml", Name: "pod-" + string(at.ContainerID), UID: "uid-" + string(at.ContainerID)}
 }
@@ -342,12 +344,14 @@ func TestAChangeIsAReasonToLookAtWhatItConcerns(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
 			m := newMachine(t, 3)
 			synctest.Wait()
-			before := m.looks
+			time.Sleep(time.Minute) // its last look is long ago
+			synctest.Wait()
+			before, at := m.looks, m.now()
 			m.Note(tt.event)
 			time.Sleep(time.Minute)
 			synctest.Wait()
-			if n := m.looks - before; n != tt.want {
-				t.Errorf("%s: %d looks, want %d", name, n, tt.want)
+			if n := m.looks - before; n != tt.want || n > 0 && last(m.ofOne[container(1)]) != at+quiet {
+				t.Errorf("%s: %d looks, want %d; at %v", name, n, tt.want, m.ofOne)
 			}
 		})
 	}
@@ -407,7 +411,7 @@ func TestACallIsAReasonToLookOnce(t *testing.T) {
 		m := newMachine(t, 3)
 		synctest.Wait()
 		for i, want := range []int{1, 0, 1} {
-			before := m.looks
+			before, at := m.looks, m.now()
 			if want > 0 {
 				fatal(t, m.Calls.Append(calls.Call{At: time.Now(), Verb: "ADD", Attachment: container(i)}))
 				fatal(t, m.Calls.Append(calls.Call{At: time.Now(), Verb: calls.Heal, Attachment: container(1)}))
@@ -415,8 +419,8 @@ func TestACallIsAReasonToLookOnce(t *testing.T) {
 			m.Called(t.Context())
 			time.Sleep(time.Minute)
 			synctest.Wait()
-			if n := m.looks - before; n != want {
-				t.Errorf("%d looks after the calls, want %d", n, want)
+			if n := m.looks - before; n != want || n > 0 && last(m.ofOne[container(i)]) != at+settled {
+				t.Errorf("%d looks after the calls, want %d; at %v", n, want, m.ofOne)
 			}
 		}
 	})
