@@ -156,29 +156,30 @@ func checkNumbers(r pool.Route) error {
 // gatewayOf returns a gateway for addresses of a family. It returns the zero
 // Addr for no gateway and for the unspecified address.
 func gatewayOf(ip net.IP, family netip.Addr) (netip.Addr, error) {
-	gw, ok := addrOf(ip)
+	gw := addrOf(ip)
 	switch {
-	case len(ip) == 0, ok && gw.IsUnspecified():
+	case len(ip) == 0, gw.IsUnspecified():
 		return netip.Addr{}, nil
-	case !ok || gw.IsMulticast() || gw.IsLoopback() || gw.BitLen() != family.BitLen():
+	case gw.IsMulticast() || gw.IsLoopback() || gw.BitLen() != family.BitLen():
 		return netip.Addr{}, fmt.Errorf("%s cannot be the gateway of %s", ip, family)
 	}
 	return gw, nil
 }
 
 func prefixOf(n net.IPNet) (netip.Prefix, bool) {
-	a, ok := addrOf(n.IP)
+	a := addrOf(n.IP)
 	ones, bits := n.Mask.Size()
-	if !ok || bits == 0 {
+	if bits == 0 {
 		return netip.Prefix{}, false
 	}
 	p := netip.PrefixFrom(a, ones-bits+a.BitLen()) // an IPv4 address may have a mask of 128 bits
 	return p, p.IsValid()
 }
 
-func addrOf(ip net.IP) (netip.Addr, bool) {
-	a, ok := netip.AddrFromSlice(ip)
-	return a.Unmap(), ok
+// addrOf returns the zero Addr, which is of no family, for what is no address.
+func addrOf(ip net.IP) netip.Addr {
+	a, _ := netip.AddrFromSlice(ip)
+	return a.Unmap()
 }
 
 // Result returns the result that the runtime gets for the plan. From version
@@ -279,9 +280,4 @@ func ipNet(p netip.Prefix) net.IPNet {
 }
 
 // netIP returns nil for the zero Addr.
-func netIP(a netip.Addr) net.IP {
-	if !a.IsValid() {
-		return nil
-	}
-	return a.AsSlice()
-}
+func netIP(a netip.Addr) net.IP { return a.AsSlice() }

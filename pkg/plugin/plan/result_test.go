@@ -87,6 +87,9 @@ func TestAResultThatNoPlanCanHaveIsRefused(t *testing.T) {
 	}
 	for _, c := range []struct{ ips, routes, says string }{
 		{``, ``, "it has no address"},
+		{`{}`, ``, `address "<nil>" is not a prefix`},
+		{`null`, ``, `it printed "{\"cniVersion\": \"1.1.0\", \"ips\": [null]`},
+		{address, `{}`, `route destination "<nil>" is not a prefix`},
 		{address + `, {"address": "127.0.0.9/8"}`, ``, "address 127.0.0.9/8 is a loopback address"},
 		{`{"address": "172.16.11.9/24", "gateway": "172.16.11.9"}`, ``, "address 172.16.11.9/24 is its own gateway"},
 		{`{"address": "172.16.11.9/24", "gateway": "127.0.0.1"}`, ``, "127.0.0.1 cannot be the gateway of 172.16.11.9"},
