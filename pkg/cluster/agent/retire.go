@@ -36,6 +36,7 @@ func (k *poolController) retire(ctx context.Context) {
 	case err != nil:
 	case len(used) > 0:
 		k.retiring.OK(k.Clock, patience)
+		k.note("deleted pool", nil) // they can be read again
 		k.goOn(ctx)
 		return
 	case !k.closed:

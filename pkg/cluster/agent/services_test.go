@@ -13,6 +13,8 @@ import (
 	"testing"
 	"testing/synctest"
 	"time"
+
+	"github.com/roce-cni/roce-cni/pkg/cluster/agent"
 )
 
 // told is what an agent is told about the cluster's Services.
@@ -104,6 +106,8 @@ func TestTheAgentReportsThatItCannotWriteTheServices(t *testing.T) {
 		n.knows()
 		n.says(200, "write CIDRs of Services to")
 		n.logs("cannot be written")
+		n.change(func(*agent.View) {})
+		n.logs("the node files of the pools cannot be read")
 		must(t, os.Remove(pools))
 		pass(2 * time.Second)
 		n.knows("10.96.0.0/16")

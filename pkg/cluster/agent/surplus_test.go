@@ -131,6 +131,20 @@ func TestAPodThatComesWhileABlockLeavesIsNotHurt(t *testing.T) {
 	})
 }
 
+// TestABlockThatLeavesIsTakenBackBeforeAnotherIsClaimed has pods come, which fill the other block.
+func TestABlockThatLeavesIsTakenBackBeforeAnotherIsClaimed(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		n, _ := leaving(t)
+		creates := n.store.Calls(blocktest.Create)
+		n.mustLease("compute", 15, 28)
+		pass(2 * time.Second)
+		n.owns(2)
+		if got := n.store.Calls(blocktest.Create) - creates; got != 0 {
+			t.Errorf("it has claimed %d blocks", got)
+		}
+	})
+}
+
 // TestABlockLeavesTheNodeAfterTheADDsThatReadTheFile has an etcd that was restored
 // meanwhile: the node confirms its blocks, because there is none to report on.
 func TestABlockLeavesTheNodeAfterTheADDsThatReadTheFile(t *testing.T) {

@@ -12,6 +12,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -279,5 +280,53 @@ func TestCallsThatCannotBeReadStopNothing(t *testing.T) {
 		}
 		n.logs("an Event of a pod cannot be written")
 		n.logs("pod=ml/first")
+	})
+}
+
+// TestADeletedPoolKeepsWhatItHasWhileTheLeasesCannotBeRead: pods may have addresses of it.
+func TestADeletedPoolKeepsWhatItHasWhileTheLeasesCannotBeRead(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		n := newCluster(compute(t)).node(t, "n1")
+		n.run()
+		n.mustLease("compute", 1, 1)
+		path := filepath.Join(n.dir, "leases.db")
+		good, err := os.ReadFile(path)
+		must(t, errors.Join(err, os.WriteFile(path, []byte("garbage"), 0o600)))
+		n.change(func(v *agent.View) { v.Pools = nil })
+		n.idle(15 * time.Minute)
+		n.holds("compute", 1)
+		n.says(503, "RailPool compute: deleted pool: ", path)
+		if len(n.blocks()) != 1 {
+			t.Errorf("it has %v", n.blocks())
+		}
+		must(t, os.WriteFile(path, good, 0o600))
+		n.idle(10 * time.Minute)
+		n.holds("compute", 1)
+		n.healthy()
+	})
+}
+
+// TestASweepThatFailsIsTriedSoon has a block of a pool that was deleted while the node was off, and
+// no answer to the first search for such blocks.
+func TestASweepThatFailsIsTriedSoon(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		n := newCluster(compute(t)).node(t, "n1")
+		n.run()
+		n.stop()
+		must(t, n.files().Remove("compute"))
+		n.boot = "22222222-2222-4222-8222-222222222222"
+		n.change(func(v *agent.View) { v.Pools = nil })
+		var failed atomic.Bool
+		n.store.Fault = func(op blocktest.Op, pool string) blocktest.Fault {
+			if op == blocktest.List && pool == "" && failed.CompareAndSwap(false, true) {
+				return blocktest.Refused
+			}
+			return blocktest.None
+		}
+		n.run()
+		n.idle(40 * time.Minute)
+		if got := n.blocks(); got != nil || !failed.Load() {
+			t.Errorf("it has %v", got)
+		}
 	})
 }
