@@ -139,6 +139,36 @@ func TestTheSmallestMTUsOfTheFamilies(t *testing.T) {
 	}
 }
 
+func TestRailsMayHaveTablesInAnyOrder(t *testing.T) {
+	t.Parallel()
+	config := `{"cniVersion": "1.1.0", "name": "n", "rails": [{"master": "a", "routing": {"table": 200}}, {"master": "b", "routing": {"table": 100}}], ` + ofPool(byRail) + `}`
+	if _, err := conf.Parse(call(config)); err != nil {
+		t.Error(err)
+	}
+}
+
+func TestAnAttachmentHas32Rails(t *testing.T) {
+	t.Parallel()
+	for n, ok := range map[int]bool{32: true, 33: false} {
+		var rails []string
+		for i := range n {
+			rails = append(rails, fmt.Sprintf(`{"master": "ens%d"}`, i))
+		}
+		if _, err := conf.Parse(call(`{"cniVersion": "1.1.0", "name": "n", "rails": [` + strings.Join(rails, ", ") + `]}`)); (err == nil) != ok {
+			t.Errorf("%d rails: %v", n, err)
+		}
+	}
+}
+
+func TestAPodIsNamedWithItsNamespace(t *testing.T) {
+	t.Parallel()
+	for want, p := range map[string]conf.Pod{"ns/p": {Namespace: "ns", Name: "p"}, "p": {Name: "p"}, "": {Namespace: "ns"}} {
+		if got := p.String(); got != want {
+			t.Errorf("got %s, want %s", got, want)
+		}
+	}
+}
+
 func TestASelectorSaysWhichFunctionsOfANIC(t *testing.T) {
 	t.Parallel()
 	r, err := conf.Parse(call(`{"cniVersion": "1.1.0", "name": "n", "rails": {"match": {"function": "virtual"}, "count": 2}}`))
