@@ -85,6 +85,17 @@ func TestWhatCannotBeConverted(t *testing.T) {
 		"kind: SpiderIPPool\nmetadata: {name: a}\nspec: {}\nsubnet: 10.0.0.0/8":                                                                                       `"subnet" stands beside spec`,
 		"kind: CIDRPool\nmetadata: {name: p}\nspec: {exclusions: [{startIP: first, endIP: last}], staticAllocations: [{nodeName: a, prefix: 10.0.1.0/24}]}\n---\n" +
 			"kind: MacvlanNetwork\nmetadata: {name: a}\nspec: {master: ens1, ipam: '{\"type\": \"nv-ipam\", \"poolName\": \"p\", \"poolType\": \"cidrpool\"}'}": "first-last",
+		"apiVersion: nv-ipam.nvidia.com/v1alpha1\nkind: IPPool\nmetadata: {name: p}\nspec: {subnet: 10.0.0.0/33}\n---\n" +
+			"kind: MacvlanNetwork\nmetadata: {name: a}\nspec: {master: ens1, ipam: '{\"type\": \"nv-ipam\", \"poolName\": \"p\"}'}": `IPPool p: subnet "10.0.0.0/33"`,
+		"kind: CIDRPool\nmetadata: {name: p}\nspec: {staticAllocations: [{nodeName: a, prefix: 10.0.1.0}]}\n---\n" +
+			"kind: MacvlanNetwork\nmetadata: {name: a}\nspec: {master: ens1, ipam: '{\"type\": \"nv-ipam\", \"poolName\": \"p\", \"poolType\": \"cidrpool\"}'}": "CIDRPool p: node a: ",
+		"kind: CIDRPool\nmetadata: {name: p}\nspec: {staticAllocations: [{prefix: 10.0.1.0/24}]}\n---\n" +
+			"kind: MacvlanNetwork\nmetadata: {name: a}\nspec: {master: ens1, ipam: '{\"type\": \"nv-ipam\", \"poolName\": \"p\", \"poolType\": \"cidrpool\"}'}": "CIDRPool p: it names no subnet of a node",
+		"kind: SpiderIPPool\nmetadata: {name: p}\nspec: {subnet: x}\n---\n" +
+			"kind: SpiderMultusConfig\nmetadata: {name: a}\nspec: {cniType: macvlan, macvlan: {master: [e], ippools: {ipv4: [p]}}}": `SpiderIPPool p: subnet "x"`,
+		"kind: HostDeviceNetwork\nmetadata: {name: a}\nspec: {ipam: '{'}":                                          "spec.ipam: ",
+		"name: a\ntype: macvlan\nmaster: e\nipam: {type: whereabouts, range: 10.0.0.0/33}":                         `subnet "10.0.0.0/33"`,
+		"name: a\ntype: macvlan\nmaster: e\nipam: {type: whereabouts, range: 10.0.0.0/28, exclude: [10.1.0.0/30]}": "10.1.0.0",
 		"kind: [":              "document 2",
 		"type: macvlan":        "the configuration has no name",
 		"name: a\nplugins: []": "it has no plugin",
