@@ -4,8 +4,13 @@
 package plugin
 
 import (
+	"bytes"
+	"errors"
 	"log/slog"
+	"os"
+	"path/filepath"
 	"slices"
+	"strings"
 	"testing"
 	"testing/fstest"
 
@@ -73,5 +78,61 @@ func TestOnlyAllowedIPAMPluginsAreCalled(t *testing.T) {
 	}
 	if g := ForGC(s, conf.GC{IPAM: "dhcp", Raw: `{}`}, log); g.IPAM != "" {
 		t.Errorf("GC has the plugin %q", g.IPAM)
+	}
+}
+
+// TestADELGoesOnWithSettingsThatHaveAFault, if they tell the state folder: it calls no other plugin
+// then. Nothing is done in a folder that other users can change.
+func TestADELGoesOnWithSettingsThatHaveAFault(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	open := filepath.Join(dir, "open")
+	if err := errors.Join(os.Mkdir(open, 0o700), os.Chmod(open, 0o777)); err != nil { //nolint:gosec // that is the fault
+		t.Fatal(err)
+	}
+	for _, tt := range []struct {
+		text           string
+		stateDir, ipam string
+		code, all      cnierr.Code // of the error of a DEL, and of other verbs
+		logs           bool
+	}{
+		{`{"version": 1, "stateDir": "DIR"}`, dir, "host-local", 0, 0, false},
+		{`{"version": 1, "stateDir": "DIR", "logs": 1}`, dir, "", 0, cnierr.BadConfig, true},
+		{`{"version": 1, "stateDirs": "DIR"}`, "", "host-local", cnierr.BadConfig, cnierr.BadConfig, false},
+		{`{"version": 1, "stateDir": "DIR/open"}`, open, "host-local", cnierr.IO, cnierr.IO, false},
+	} {
+		file := filepath.Join(t.TempDir(), "node.json")
+		if err := os.WriteFile(file, []byte(strings.ReplaceAll(tt.text, "DIR", dir)), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		var log bytes.Buffer
+		given := conf.Del{IPAM: "host-local", Raw: `{}`}
+		s, d, err := SettingsForDEL(file, given, slog.New(slog.NewTextHandler(&log, nil)))
+		if s.StateDir != tt.stateDir || d.IPAM != tt.ipam || code(err) != tt.code || (log.Len() > 0) != tt.logs {
+			t.Errorf("DEL with %s: %q, %q, %v; the log is %s", tt.text, s.StateDir, d.IPAM, err, log.String())
+		}
+		if s, err := Settings(file); s.StateDir != tt.stateDir || code(err) != tt.all {
+			t.Errorf("%s: %q, %v", tt.text, s.StateDir, err)
+		}
+	}
+}
+
+// code returns 0 for no error.
+func code(err error) cnierr.Code {
+	if err == nil {
+		return 0
+	}
+	return cnierr.CodeOf(err)
+}
+
+// TestARequestThatTheSettingsForbidIsRefused by its pool.
+func TestARequestThatTheSettingsForbidIsRefused(t *testing.T) {
+	t.Parallel()
+	s := settings.Node{Namespaces: map[string]settings.Limits{"train": {Pools: []string{"gpu"}}}}
+	for pool, want := range map[string]cnierr.Code{"gpu": 0, "storage": cnierr.BadConfig} {
+		req := conf.Request{Attachment: conf.Attachment{ContainerID: "c1"}, Pod: conf.Pod{Namespace: "train"}, IPAM: conf.IPAM{Type: conf.PoolType, Pool: pool}}
+		if _, err := Allowed(s, req); code(err) != want {
+			t.Errorf("pool %s: %v", pool, err)
+		}
 	}
 }

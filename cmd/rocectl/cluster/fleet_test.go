@@ -191,6 +191,9 @@ func TestTheReportsOfACluster(t *testing.T) {
 	if said != "# waiting for the reports of 2 nodes\n" || !errors.Is(err, context.Canceled) || nodes != nil || unreported != nil {
 		t.Errorf("it says %q, and returns %v, %v, %v", said, nodes, unreported, err)
 	}
+	if err := f.Show(t.Context(), closed{}, cli.Format{}); cnierr.CodeOf(err) != cnierr.IO {
+		t.Errorf("to an output that is closed: %v", err)
+	}
 	s.forbidden = "nodes"
 	if err := f.Show(t.Context(), closed{}, cli.Format{}); cnierr.CodeOf(err) != cnierr.NotAvailable {
 		t.Errorf("without the right to list nodes: %v", err)

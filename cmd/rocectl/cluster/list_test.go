@@ -151,7 +151,7 @@ func TestWhatABlockOrALeaseWaitsForIsSaid(t *testing.T) {
 	}
 	var out bytes.Buffer
 	if err := errors.Join(writeOrphans(&out, orphans, now), writeIdle(&out, idle, now), writeHoldings(&out, holdings),
-		writeCrowds(&out, []reconcile.Crowd{{Kind: "RailBlock", Node: "foe", Count: 3000}}), writeOrphans(&out, nil, now), writeIdle(&out, nil, now), writeHoldings(&out, nil)); err != nil {
+		writeCrowds(&out, []reconcile.Crowd{{Kind: "RailBlock", Node: "foe", Count: 3000}}), writeOrphans(&out, nil, now), writeIdle(&out, nil, now), writeHoldings(&out, nil), writeHoldings(&out, holdings[:1])); err != nil {
 		t.Fatal(err)
 	}
 	var got []string
@@ -185,7 +185,8 @@ func TestWhatABlockOrALeaseWaitsForIsSaid(t *testing.T) {
 		want = append(want, fmt.Sprintf("n%d p 1 2 of 16 3 4", i))
 	}
 	want = append(want, "and 2 more with fewer", "",
-		"node foe has 3000 objects of kind RailBlock, more than its pods can need, and most are not shown: look what its agent does", "every block has a node")
+		"node foe has 3000 objects of kind RailBlock, more than its pods can need, and most are not shown: look what its agent does", "every block has a node",
+		"", "NODE POOL BLOCKS HOST INDEXES IN USE LEASES FOR PODS OF OTHER NODES", "n00 p 1 2 of 16 3 4")
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Errorf("(-want +got)\n%s", diff)
 	}

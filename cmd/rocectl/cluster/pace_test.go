@@ -145,8 +145,10 @@ func TestTheNodeObjectIsReadAgain(t *testing.T) {
 				t.Error(err)
 			}
 		}()
-		time.Sleep(13 * time.Minute)
-		synctest.Wait()
+		for len(s.gaps) < 6 {
+			time.Sleep(time.Second)
+			synctest.Wait()
+		}
 		s.waited("by itself", 1, 2, 4, 300, 300, 1)
 		changed <- struct{}{}
 		time.Sleep(7 * time.Second)

@@ -4,6 +4,7 @@
 package cluster
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"log/slog"
@@ -232,6 +233,21 @@ func portsIn(state string, free int) []nic.Details {
 		{Rail: &numbers[0], Netdev: "ens1", Device: "mlx5_0", State: "ACTIVE", GIDs: gids},
 		{Rail: &numbers[1], Netdev: "ens2", Device: "mlx5_1", State: state, GIDs: nic.GIDs{Width: 2}}, // of unknown size
 		{Rail: &numbers[2], Netdev: "ens9", Device: "mlx5_9", State: "DOWN"},
+	}
+}
+
+func TestANICThatCannotBeHeardIsLogged(t *testing.T) {
+	t.Parallel()
+	var log bytes.Buffer
+	r := &reporter{
+		ports: func(context.Context) ([]nic.Details, error) {
+			return []nic.Details{{Rail: new(0), Netdev: "none0"}}, nil
+		},
+		wait: func(context.Context, time.Duration) error { return context.Canceled },
+		log:  slog.New(slog.NewTextHandler(&log, nil)),
+	}
+	if r.listen(t.Context()); told(&log) != "WARN" || !strings.Contains(log.String(), "none0") {
+		t.Errorf("the log is\n%s", log.String())
 	}
 }
 
