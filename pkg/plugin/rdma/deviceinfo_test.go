@@ -91,8 +91,10 @@ func TestDeviceInfoThatCannotBeWrittenIsAnError(t *testing.T) {
 	if err := os.WriteFile(folder, nil, 0o600); err != nil { // a file where the folder should be
 		t.Fatal(err)
 	}
-	if err := s.Do(t.Context(), plan.Op{Place: plan.Host, Kind: op}); cnierr.CodeOf(err) != cnierr.IO {
-		t.Errorf("got %v, want code 5", err)
+	for _, do := range []func(context.Context, plan.Op) error{s.Do, s.Undo, s.Check} {
+		if err := do(t.Context(), plan.Op{Place: plan.Host, Kind: op}); cnierr.CodeOf(err) != cnierr.IO || !strings.Contains(err.Error(), op.File) {
+			t.Errorf("got %v, want code 5", err)
+		}
 	}
 	s, op = info(t)
 	op.File += strings.Repeat("x", 240) // the name of its draft is too long

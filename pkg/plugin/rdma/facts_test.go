@@ -159,12 +159,16 @@ func TestAnotherProtocolHasTheHintOfItsVendor(t *testing.T) {
 		{"0x15b3", "usnic", "cannot be switched to RoCE"},
 		{"0x1ded", "ib", "cannot be switched to RoCE"},
 		{"0x8086", "opa", "cannot be switched to RoCE"},
+		{"0x15b3", "", "mlxconfig -d 0000:0b:00.0 set LINK_TYPE_P1=2"}, // a kernel that does not tell protocols
+		{"0x1077", "", "cannot be switched to RoCE"},
 	} {
 		d := roce(7, "dev0", r0, "r0")
 		d.Protocol = c.protocol
 		s := (&node{devices: []*hca{d}}).subsystem(t, fstest.MapFS{
-			"class/infiniband/dev0":               symlink("../../devices/pci0000:00/0000:0b:00.0/infiniband/dev0"),
-			"bus/pci/devices/0000:0b:00.0/vendor": {Data: []byte(c.vendor + "\n")},
+			"class/infiniband/dev0": symlink("../../devices/pci0000:00/0000:0b:00.0/infiniband/dev0"),
+			"devices/pci0000:00/0000:0b:00.0/infiniband/dev0/ports/1/gids/0":     {},
+			"devices/pci0000:00/0000:0b:00.0/infiniband/dev0/ports/1/link_layer": {Data: []byte("InfiniBand\n")},
+			"bus/pci/devices/0000:0b:00.0/vendor":                                {Data: []byte(c.vendor + "\n")},
 		})
 		_, err := s.Facts(t.Context(), conf.RDMA{Mode: conf.RDMAAuto}, plan.Link{Name: "parent", Layers: [][]int32{{r0}}}, false)
 		var verdict *cnierr.Error

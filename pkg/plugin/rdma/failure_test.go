@@ -57,6 +57,10 @@ func TestAFailureAtEveryCallOfTheKernelIsReported(t *testing.T) {
 		"facts":        {facts("r0", false)},
 		"facts in pod": {do, facts("vf0", true)},
 		"facts of the host's device of a parent in the pod": {facts("vf0", true)},
+		"facts of a device by its hardware": {do, func(ctx context.Context, s *Subsystem, _ plan.Move) error {
+			_, err := s.Facts(ctx, conf.RDMA{}, plan.Link{Name: "vf0", Device: "0000:0b:00.0"}, true)
+			return err
+		}},
 		"mode":          {func(ctx context.Context, s *Subsystem, _ plan.Move) error { return s.Mode(ctx, conf.RDMAAuto) }},
 		"move":          {do},
 		"move again":    {do, do},

@@ -8,6 +8,8 @@ import (
 	"errors"
 	"io/fs"
 	"os"
+	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"testing/fstest"
@@ -234,12 +236,58 @@ func TestTypeOfServiceIsUnknownWhereTheKernelHasNone(t *testing.T) {
 
 func TestCheckFindsNothingWhereASettingIsNotKnown(t *testing.T) {
 	t.Parallel()
-	n, op := movable()
-	op.TOS, op.TrafficClass, n.devices[0].in = octet(26), octet(8), plan.Pod
-	n.withSettings(t, "mlx5_0", "26", "8")
-	must(t, os.Remove(n.classFile("mlx5_0")))
-	if err := n.subsystem(t, fstest.MapFS{}).Check(t.Context(), plan.Op{Place: plan.Host, Kind: op}); err != nil {
-		t.Error(err)
+	for _, sys := range []fs.FS{fstest.MapFS{}, twoOf("mlx5_0")} {
+		n, op := movable()
+		op.TOS, op.TrafficClass, n.devices[0].in = octet(26), octet(8), plan.Pod
+		n.withSettings(t, "mlx5_0", "26", "8")
+		must(t, os.Remove(n.classFile("mlx5_0")))
+		if err := n.subsystem(t, sys).Check(t.Context(), plan.Op{Place: plan.Host, Kind: op}); err != nil {
+			t.Error(err)
+		}
+	}
+}
+
+// TestTheFolderOfATypeOfServiceIsMadeAndRemoved has a configfs without rdma_cm, and one in which a new
+// folder stays empty.
+func TestTheFolderOfATypeOfServiceIsMadeAndRemoved(t *testing.T) {
+	t.Parallel()
+	for without, unknown := range map[string]bool{"rdma_cm": true, "rdma_cm/mlx5_0": false} {
+		n, op := movable()
+		n.withSettings(t, "mlx5_0", "104", "96")
+		folder := filepath.Join(n.files, "configfs", without)
+		must(t, os.RemoveAll(folder))
+		s := n.subsystem(t, fstest.MapFS{})
+		facts, err := s.Facts(t.Context(), conf.RDMA{}, plan.Link{Layers: [][]int32{{r0}}}, false)
+		if unknown != (err == nil) || facts.TOS != nil || !unknown && (cnierr.CodeOf(err) != cnierr.IO || !errors.Is(err, fs.ErrNotExist)) {
+			t.Errorf("without %s: got %+v, %v", without, facts, err)
+		}
+		folder = filepath.Join(n.files, "configfs/rdma_cm/mlx5_0")
+		if err := s.setTOS(plan.Host, op.Device, 26); cnierr.CodeOf(err) != cnierr.IO || unknown != strings.Contains(hintOf(err), "modprobe rdma_cm") {
+			t.Errorf("without %s: got %v, hint %q", without, err, hintOf(err))
+		}
+		if _, err := os.Stat(folder); !errors.Is(err, fs.ErrNotExist) {
+			t.Errorf("without %s: the folder stays: %v", without, err)
+		}
+	}
+}
+
+// TestSysfsIsMountedForThisProcessAlone is not parallel, because it counts open files.
+func TestSysfsIsMountedForThisProcessAlone(t *testing.T) {
+	before := cnitest.OpenFiles(t)
+	sys, err := mount("sysfs")
+	if errors.Is(err, unix.EPERM) {
+		t.Skip("needs root")
+	}
+	must(t, err)
+	if _, err := fs.Stat(sys.files(), "class/net"); err != nil || !strings.HasPrefix(sys.path, "/proc/self/fd/") {
+		t.Errorf("at %s: %v", sys.path, err)
+	}
+	sys.close()
+	if _, err := mount("no such file system"); err == nil {
+		t.Error("mounted")
+	}
+	if after := cnitest.OpenFiles(t); after != before {
+		t.Errorf("%d files are open, %d were", after, before)
 	}
 }
 
@@ -299,6 +347,16 @@ func TestTrafficClassThatTheDriverDoesNotHaveIsRefused(t *testing.T) {
 	err := n.subsystem(t, fstest.MapFS{}).Do(t.Context(), plan.Op{Place: plan.Host, Kind: op})
 	if cnierr.CodeOf(err) != cnierr.Unsupported || n.devices[0].in != plan.Host {
 		t.Errorf("got %v, the device is in %s", err, n.devices[0].in)
+	}
+}
+
+func TestATrafficClassThatCannotBeReadIsAnError(t *testing.T) {
+	t.Parallel()
+	n, op := movable()
+	sys := fstest.MapFS{"class/infiniband/mlx5_0/tc/1/traffic_class/x": {}} // a folder
+	_, err := n.subsystem(t, sys).Facts(t.Context(), conf.RDMA{}, plan.Link{Layers: [][]int32{{r0}}}, false)
+	if cnierr.CodeOf(err) != cnierr.IO || !strings.HasPrefix(err.Error(), `read traffic class of "mlx5_0": `) {
+		t.Errorf("got %v of %s", err, op.Device.Name)
 	}
 }
 
@@ -432,9 +490,13 @@ func TestADeviceMadeAgainOnTheSameHardwareGetsTheHostsSettings(t *testing.T) {
 		n.withSettings(t, "mlx5_0", "0", "8")
 		link(t, n.files+"/sysfs/class/infiniband/mlx5_0/device", "../../../devices/"+c.hardware)
 		link(t, n.files+"/sysfs/devices/"+c.hardware+"/subsystem", "../../bus/"+c.bus)
-		must(t, n.subsystem(t, os.DirFS(n.files+"/sysfs")).Undo(t.Context(), plan.Op{Place: plan.Host, Kind: op}))
-		if got := n.settings(t); got != c.want {
-			t.Errorf("%s of %s: got %s, want %s", c.hardware, c.bus, got, c.want)
+		s := n.subsystem(t, os.DirFS(n.files+"/sysfs"))
+		for range 2 {
+			slices.Reverse(n.devices) // the other one is listed first
+			must(t, s.Undo(t.Context(), plan.Op{Place: plan.Host, Kind: op}))
+			if got := n.settings(t); got != c.want {
+				t.Errorf("%s of %s: got %s, want %s", c.hardware, c.bus, got, c.want)
+			}
 		}
 	}
 }
