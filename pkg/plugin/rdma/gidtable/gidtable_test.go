@@ -16,6 +16,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 	"github.com/google/go-cmp/cmp/cmpopts"
+	"golang.org/x/sys/unix"
 )
 
 const dir = "class/infiniband/mlx5_0/ports/2/"
@@ -101,6 +102,17 @@ func TestEntriesAreWhatTheFilesOfAPortSay(t *testing.T) {
 				t.Errorf("got %v, want %v", err, ErrNone)
 			}
 		}
+	}
+	bad := files + "/" + dir + "gids/3"
+	loop := files + "/class/infiniband/mlx5_3/ports"
+	if err := errors.Join(os.Remove(bad), os.Mkdir(bad, 0o700), os.MkdirAll(loop, 0o700), os.Symlink("1", loop+"/1")); err != nil {
+		t.Fatal(err)
+	}
+	if _, _, err := New(os.DirFS(files), "mlx5_0", 2).Entries(); !errors.Is(err, unix.EISDIR) || !strings.HasPrefix(err.Error(), "index 3: read "+bad) {
+		t.Errorf("a file cannot be read: got %v", err)
+	}
+	if _, _, err := New(os.DirFS(files), "mlx5_3", 1).Entries(); !errors.Is(err, unix.ELOOP) {
+		t.Errorf("a folder cannot be opened: got %v", err)
 	}
 	memory[dir+"gids/4"].Data = []byte("?\n")
 	if _, _, err := New(opened{memory, &open}, "mlx5_0", 2).Entries(); err == nil || errors.Is(err, ErrNone) || !strings.HasPrefix(err.Error(), "index 4: ") {
@@ -240,6 +252,9 @@ func TestALookNotesWhereAddressesWereAlready(t *testing.T) {
 	if _, err := New(fstest.MapFS{}, "mlx5_0", 2).Look(nil, 0); !errors.Is(err, ErrNone) {
 		t.Errorf("got %v, want %v", err, ErrNone)
 	}
+	if _, err := New(fstest.MapFS{}, "mlx5_0", 2).Again(before, nil, 0); !errors.Is(err, ErrNone) {
+		t.Errorf("got %v, want %v", err, ErrNone)
+	}
 	again.Own(4)
 	if len(again.Others(addr(ours))) != 0 {
 		t.Errorf("its own entry is that of another: %v", again)
@@ -296,11 +311,11 @@ func TestNoMoreIsReadThanDecides(t *testing.T) {
 	// An entry behind what was read counts as there before, once and for its own address.
 	before := look(append([]string{"fe80::1 2 eth0"}, make([]string, 2*UnusedRun)...))
 	for range 2 {
-		before.see(UnusedRun+9, addr(a))
+		before.see(UnusedRun+1, addr(a))
 		before.see(UnusedRun-1, addr(b))
 	}
 	before.see(UnusedRun+8, netip.Addr{})
-	if diff := cmp.Diff(map[netip.Addr][]int{addr(a): {UnusedRun + 9}}, before.others, values()); diff != "" {
+	if diff := cmp.Diff(map[netip.Addr][]int{addr(a): {UnusedRun + 1}}, before.others, values()); diff != "" {
 		t.Errorf("(-want +got)\n%s", diff)
 	}
 	Before{}.see(3, addr(a)) // knows nothing
