@@ -12,6 +12,7 @@ import (
 	"slices"
 	"syscall"
 	"testing"
+	"time"
 
 	"golang.org/x/sys/unix"
 )
@@ -208,6 +209,60 @@ func TestAnAnswerStays(t *testing.T) {
 	}
 	if !bytes.Equal(links[0], before) {
 		t.Errorf("the link was\n%x\nand is\n%x", before, links[0])
+	}
+}
+
+var links = Request{Type: unix.RTM_GETLINK, Body: make([]byte, unix.SizeofIfInfomsg)}
+
+func TestARequestWithoutAnswerEndsWithItsCall(t *testing.T) {
+	t.Parallel()
+	c := dial(t)
+	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Millisecond)
+	defer cancel()
+	if replies, err := c.Exchange(ctx, Request{Type: unix.NLMSG_NOOP}); !errors.Is(err, context.DeadlineExceeded) {
+		t.Errorf("got %v, %v", replies, err)
+	}
+	if replies, err := c.Exchange(t.Context()); replies != nil || err != nil {
+		t.Errorf("of no request: %v, %v", replies, err)
+	}
+	if rows, err := c.Dump(t.Context(), links); err != nil || len(rows) == 0 {
+		t.Errorf("the next request: %d rows, %v", len(rows), err)
+	}
+	c.Close()
+	if _, err := c.Dump(t.Context(), links); !errors.Is(err, unix.EBADF) {
+		t.Errorf("after Close: %v", err)
+	}
+	c.fd = -1 // the number may be another file's by now
+}
+
+// Another program can send to the socket, also what looks like an answer.
+func TestOnlyTheKernelAnswers(t *testing.T) {
+	t.Parallel()
+	c, other := dial(t), dial(t)
+	if _, err := c.Dump(t.Context(), links); err != nil { // from then on the socket has an address
+		t.Fatal(err)
+	}
+	name, err := unix.Getsockname(c.fd)
+	if err != nil {
+		t.Fatal(err)
+	}
+	refusal := append(binary.NativeEndian.AppendUint32(nil, ^uint32(unix.EINVAL)+1), make([]byte, unix.NLMSG_HDRLEN)...)
+	forged := Request{Type: unix.NLMSG_ERROR, Body: refusal}.append(nil, c.seq+1)
+	if err := unix.Sendto(other.fd, forged, 0, &unix.SockaddrNetlink{Family: unix.AF_NETLINK, Pid: name.(*unix.SockaddrNetlink).Pid}); err != nil {
+		t.Skipf("cannot send to another socket: %v", err)
+	}
+	if rows, err := c.Dump(t.Context(), links); err != nil || len(rows) == 0 {
+		t.Errorf("%d rows, %v", len(rows), err)
+	}
+}
+
+func TestTheFirstAttributeCanBeEnough(t *testing.T) {
+	t.Parallel()
+	for typ := range Attributes(AppendNumber(AppendNumber(nil, 1, 7), 2, 8)) {
+		if typ != 1 {
+			t.Errorf("the first has type %d", typ)
+		}
+		break
 	}
 }
 
