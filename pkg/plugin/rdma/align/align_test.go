@@ -294,34 +294,134 @@ func scenes() []scene {
 	one := [2][]string{{"172.16.1.5/16"}, {"172.17.1.5/16"}}
 	two := [2][]string{{"172.16.1.5/16", "fd00::5/64"}, {"172.17.1.5/16", "fd01::5/64"}}
 	return []scene{
-		{name: "equal already", size: 16, before: [2][]string{{"host", "host"}, {"host", "host"}}, addrs: one, index: conf.EqualIndex},
-		{name: "one is behind", size: 16, before: [2][]string{{"host"}, {"host", "host", "other"}}, addrs: one, index: conf.EqualIndex},
-		{name: "the first is behind, with others", size: 16, before: [2][]string{{"host", "host", "other"}, {"host"}}, addrs: one, others: [2][]string{{"fe80::1/64"}, {"fe80::2/64"}}, index: conf.EqualIndex},
-		{name: "two addresses", size: 16, before: [2][]string{{"host"}, {"host", "host", "-", "other"}}, addrs: two, index: conf.EqualIndex},
-		{name: "two addresses on one rail", size: 16, before: [2][]string{{"host"}, {"host", "host", "other"}}, addrs: [2][]string{two[0], one[1]}, index: conf.EqualIndex},
+		{
+			name: "equal already", size: 16,
+			before: [2][]string{{"host", "host"}, {"host", "host"}},
+			addrs:  one, index: conf.EqualIndex,
+		},
+		{
+			name: "one is behind", size: 16,
+			before: [2][]string{{"host"}, {"host", "host", "other"}},
+			addrs:  one, index: conf.EqualIndex,
+		},
+		{
+			name: "the first is behind, with others", size: 16,
+			before: [2][]string{{"host", "host", "other"}, {"host"}},
+			addrs:  one, others: [2][]string{{"fe80::1/64"}, {"fe80::2/64"}}, index: conf.EqualIndex,
+		},
+		{
+			name: "two addresses", size: 16,
+			before: [2][]string{{"host"}, {"host", "host", "-", "other"}},
+			addrs:  two, index: conf.EqualIndex,
+		},
+		{
+			name: "two addresses on one rail", size: 16,
+			before: [2][]string{{"host"}, {"host", "host", "other"}},
+			addrs:  [2][]string{two[0], one[1]}, index: conf.EqualIndex,
+		},
 		{name: "a number", size: 16, before: [2][]string{{"host"}, {"host", "host"}}, addrs: one, index: 4},
-		{name: "a number that they have", size: 16, before: [2][]string{{"host", "host"}, {"host", "host"}}, addrs: one, index: 2},
-		{name: "a number that a pod has", size: 16, before: [2][]string{{"host"}, {"host", "host", "other", "other"}}, addrs: one, index: 2},
-		{name: "a number that the host has", size: 16, before: [2][]string{{"host"}, {"host", "host", "host:10.9.9.9"}}, addrs: one, index: 2},
-		{name: "a number that a filler has", size: 16, before: [2][]string{{"host"}, {"host", "gids:169.254.64.0", "gids:169.254.64.1", "gids:169.254.64.2"}}, addrs: one, index: 2},
-		{name: "fillers where the others are", size: 16, before: [2][]string{{"host", "host"}, {"host", "gids:169.254.64.0", "gids:169.254.64.1", "gids:169.254.64.2"}}, addrs: one, index: conf.EqualIndex},
-		{name: "a number that a filler has, behind a free one", size: 16, before: [2][]string{{"host", "-", "gids:169.254.64.5"}, {"host", "-", "gids:169.254.64.5"}}, addrs: one, index: 2},
-		{name: "more fillers", size: 16, before: [2][]string{{"host", "gids:169.254.64.0"}, {"host", "host", "other", "other"}}, addrs: one, index: conf.EqualIndex},
-		{name: "hidden, others between", size: 40, hides: true, before: [2][]string{{"host", "-", "other", "other"}, {"host", "host", "other", "other", "other"}}, addrs: one, index: conf.EqualIndex},
+		{
+			name: "a number that they have", size: 16,
+			before: [2][]string{{"host", "host"}, {"host", "host"}},
+			addrs:  one, index: 2,
+		},
+		{
+			name: "a number that a pod has", size: 16,
+			before: [2][]string{{"host"}, {"host", "host", "other", "other"}},
+			addrs:  one, index: 2,
+		},
+		{
+			name: "a number that the host has", size: 16,
+			before: [2][]string{{"host"}, {"host", "host", "host:10.9.9.9"}},
+			addrs:  one, index: 2,
+		},
+		{
+			name: "a number that a filler has", size: 16,
+			before: [2][]string{{"host"}, {"host", "gids:169.254.64.0", "gids:169.254.64.1", "gids:169.254.64.2"}},
+			addrs:  one, index: 2,
+		},
+		{
+			name: "fillers where the others are", size: 16,
+			before: [2][]string{{"host", "host"}, {"host", "gids:169.254.64.0", "gids:169.254.64.1", "gids:169.254.64.2"}},
+			addrs:  one, index: conf.EqualIndex,
+		},
+		{
+			name: "a number that a filler has, behind a free one", size: 16,
+			before: [2][]string{{"host", "-", "gids:169.254.64.5"}, {"host", "-", "gids:169.254.64.5"}},
+			addrs:  one, index: 2,
+		},
+		{
+			name: "more fillers", size: 16,
+			before: [2][]string{{"host", "gids:169.254.64.0"}, {"host", "host", "other", "other"}},
+			addrs:  one, index: conf.EqualIndex,
+		},
+		{
+			name: "hidden, others between", size: 40, hides: true,
+			before: [2][]string{{"host", "-", "other", "other"}, {"host", "host", "other", "other", "other"}},
+			addrs:  one, index: conf.EqualIndex,
+		},
 		{name: "a table that is too small", size: 4, before: [2][]string{{"host"}, {"host"}}, addrs: one, index: 6},
-		{name: "a table that is full", size: 4, before: [2][]string{{"host", "host", "-", "host"}, {"host"}}, addrs: two, index: conf.EqualIndex},
-		{name: "RoCE v1 too", size: 24, each: 2, before: [2][]string{{"host"}, {"host", "host", "other"}}, addrs: one, index: conf.EqualIndex},
+		{
+			name: "a table that is full", size: 4,
+			before: [2][]string{{"host", "host", "-", "host"}, {"host"}},
+			addrs:  two, index: conf.EqualIndex,
+		},
+		{
+			name: "RoCE v1 too", size: 24, each: 2,
+			before: [2][]string{{"host"}, {"host", "host", "other"}},
+			addrs:  one, index: conf.EqualIndex,
+		},
 		{name: "RoCE v1 has the number", size: 24, each: 2, before: [2][]string{{"host"}, {"host"}}, addrs: one, index: 2},
-		{name: "hidden", size: 40, hides: true, before: [2][]string{{"host"}, {"host", "host", "other", "other", "other"}}, addrs: one, index: conf.EqualIndex},
-		{name: "hidden, far behind", size: 64, hides: true, before: [2][]string{{"host", "other"}, slices.Concat([]string{"host"}, slices.Repeat([]string{"other"}, 24))}, addrs: one, index: conf.EqualIndex},
-		{name: "hidden, a number", size: 40, hides: true, before: [2][]string{{"host", "other"}, {"host", "host", "other"}}, addrs: one, index: 3},
-		{name: "hidden, a number that a pod has", size: 40, hides: true, before: [2][]string{{"host", "other"}, {"host", "host", "other"}}, addrs: one, index: 2},
-		{name: "a filler that an ipvlan has", size: 16, before: [2][]string{{"host"}, {"host", "host", "other"}}, taken: "169.254.64.0", addrs: one, index: conf.EqualIndex},
-		{name: "fillers of its own", size: 16, own: true, before: [2][]string{{"host"}, {"host", "host", "other", "other"}}, addrs: two, index: conf.EqualIndex},
-		{name: "again, at free indexes", size: 16, before: [2][]string{{"host"}, {"host", "host"}}, addrs: one, index: conf.EqualIndex, at: [2][]int{{4}, {4}}},
-		{name: "again, at those of fillers", size: 16, before: [2][]string{{"host", "gids:169.254.64.0", "gids:169.254.64.1"}, {"host", "host"}}, addrs: one, index: conf.EqualIndex, at: [2][]int{{1}, {2}}},
-		{name: "again, at one that a pod has", size: 16, before: [2][]string{{"host", "other", "host"}, {"host"}}, addrs: two, others: [2][]string{{"fe80::1/64"}, nil}, index: conf.EqualIndex, at: [2][]int{{1, 5}, {1, 2}}},
-		{name: "again, at one behind the table", size: 6, before: [2][]string{{"host"}, {"host"}}, addrs: one, index: conf.EqualIndex, at: [2][]int{{9}, {2}}},
+		{
+			name: "hidden", size: 40, hides: true,
+			before: [2][]string{{"host"}, {"host", "host", "other", "other", "other"}},
+			addrs:  one, index: conf.EqualIndex,
+		},
+		{
+			name: "hidden, far behind", size: 64, hides: true,
+			before: [2][]string{{"host", "other"}, slices.Concat([]string{"host"}, slices.Repeat([]string{"other"}, 24))},
+			addrs:  one, index: conf.EqualIndex,
+		},
+		{
+			name: "hidden, a number", size: 40, hides: true,
+			before: [2][]string{{"host", "other"}, {"host", "host", "other"}},
+			addrs:  one, index: 3,
+		},
+		{
+			name: "hidden, a number that a pod has", size: 40, hides: true,
+			before: [2][]string{{"host", "other"}, {"host", "host", "other"}},
+			addrs:  one, index: 2,
+		},
+		{
+			name: "a filler that an ipvlan has", size: 16,
+			before: [2][]string{{"host"}, {"host", "host", "other"}}, taken: "169.254.64.0",
+			addrs: one, index: conf.EqualIndex,
+		},
+		{
+			name: "fillers of its own", size: 16, own: true,
+			before: [2][]string{{"host"}, {"host", "host", "other", "other"}},
+			addrs:  two, index: conf.EqualIndex,
+		},
+		{
+			name: "again, at free indexes", size: 16,
+			before: [2][]string{{"host"}, {"host", "host"}},
+			addrs:  one, index: conf.EqualIndex, at: [2][]int{{4}, {4}},
+		},
+		{
+			name: "again, at those of fillers", size: 16,
+			before: [2][]string{{"host", "gids:169.254.64.0", "gids:169.254.64.1"}, {"host", "host"}},
+			addrs:  one, index: conf.EqualIndex, at: [2][]int{{1}, {2}},
+		},
+		{
+			name: "again, at one that a pod has", size: 16,
+			before: [2][]string{{"host", "other", "host"}, {"host"}},
+			addrs:  two, others: [2][]string{{"fe80::1/64"}, nil}, index: conf.EqualIndex, at: [2][]int{{1, 5}, {1, 2}},
+		},
+		{
+			name: "again, at one behind the table", size: 6,
+			before: [2][]string{{"host"}, {"host"}},
+			addrs:  one, index: conf.EqualIndex, at: [2][]int{{9}, {2}},
+		},
 	}
 }
 

@@ -9,6 +9,7 @@ import (
 	"io/fs"
 	"net/netip"
 	"os"
+	"slices"
 	"strconv"
 	"strings"
 	"testing"
@@ -178,12 +179,18 @@ func TestWhatEntriesAreFor(t *testing.T) {
 		t.Errorf("got %s", got)
 	}
 	owners := map[netip.Addr]string{addr("172.16.0.11"): "pod a"}
+	each := func(netdevs ...string) (out []Entry) {
+		for i, name := range netdevs {
+			out = append(out, entry(i, "fe80::1", RoCEv2, name))
+		}
+		return out
+	}
 	for want, entries := range map[string][]Entry{
 		"0 of 16 entries are used, 0 by IPv4 addresses":                                             nil,
 		"5 of 16 entries are used, 5 by IPv4 addresses: pod a has 4, net1 has 1":                    all,
-		"2 of 16 entries are used, 0 by IPv4 addresses: net1 has 1, no interface has 1":             {entry(0, "fe80::2", RoCEv2, ""), entry(1, "fe80::1", RoCEv2, "net1")},
-		"3 of 16 entries are used, 1 by IPv4 addresses: net1 has 1, net2 has 1, pod a has 1":        {v2, entry(1, "fe80::1", RoCEv2, "net2"), entry(2, "fe80::1", RoCEv2, "net1")},
-		"6 of 16 entries are used, 0 by IPv4 addresses: d has 2, a has 1, b has 1, 2 others have 2": {entry(0, "fe80::1", RoCEv2, "d"), entry(0, "fe80::1", RoCEv2, "d"), entry(0, "fe80::1", RoCEv2, "a"), entry(0, "fe80::1", RoCEv2, "b"), entry(0, "fe80::1", RoCEv2, "c"), entry(0, "fe80::1", RoCEv2, "e")},
+		"2 of 16 entries are used, 0 by IPv4 addresses: net1 has 1, no interface has 1":             each("", "net1"),
+		"3 of 16 entries are used, 1 by IPv4 addresses: net1 has 1, net2 has 1, pod a has 1":        append(each("net2", "net1"), v2),
+		"6 of 16 entries are used, 0 by IPv4 addresses: d has 2, a has 1, b has 1, 2 others have 2": each("d", "d", "a", "b", "c", "e"),
 	} {
 		if got := Fill(entries, 16, owners); got != want {
 			t.Errorf("got  %s\nwant %s", got, want)
@@ -281,7 +288,7 @@ func TestNoMoreIsReadThanDecides(t *testing.T) {
 		}
 		return out
 	}
-	some := []netip.Addr{addr(a)}
+	some, short := []netip.Addr{addr(a)}, append([]string{"fe80::1 2 eth0"}, make([]string, 2*UnusedRun)...)
 	for name, c := range map[string]struct {
 		entries []string
 		of      Interface
@@ -295,7 +302,7 @@ func TestNoMoreIsReadThanDecides(t *testing.T) {
 		"an old one ends it":        {long, Interface{Name: "net1", Alone: true}, nil, some, 2, "map[] false"},
 		"an old one before the new": {long, Interface{Name: "net1", Alone: true}, []netip.Addr{addr(b)}, some, 2, "map[] false"},
 		"nothing is known":          {long, Interface{Name: "net1"}, some, nil, len(long) + 1, "map[172.16.0.11:1] true"},
-		"what was not read":         {append(make([]string, 0), append(append([]string{"fe80::1 2 eth0"}, make([]string, 2*UnusedRun)...), a+" 2 net1")...), Interface{Name: "net1", Before: look(append([]string{"fe80::1 2 eth0"}, make([]string, 2*UnusedRun)...))}, some, nil, UnusedRun + 1, "map[] false"},
+		"what was not read":         {append(slices.Clone(short), a+" 2 net1"), Interface{Name: "net1", Before: look(short)}, some, nil, UnusedRun + 1, "map[] false"},
 	} {
 		reads := 0
 		sys := reading{rows(c.entries...), &reads}
@@ -309,7 +316,7 @@ func TestNoMoreIsReadThanDecides(t *testing.T) {
 		t.Errorf("full %t, %v in %d reads", full, err, reads)
 	}
 	// An entry behind what was read counts as there before, once and for its own address.
-	before := look(append([]string{"fe80::1 2 eth0"}, make([]string, 2*UnusedRun)...))
+	before := look(short)
 	for range 2 {
 		before.see(UnusedRun+1, addr(a))
 		before.see(UnusedRun-1, addr(b))
@@ -358,20 +365,62 @@ func TestTheEntriesOfAnInterfaceAreFound(t *testing.T) {
 		settled    bool
 		err        string
 	}{
-		"all":                 {entries: []string{"", a + " 2 net1", b + " 2 net1"}, before: none, want: two, found: map[netip.Addr]int{addr(a): 1, addr(b): 2}, settled: true},
-		"one is missing":      {entries: []string{"", a + " 2 net1"}, before: none, want: two, found: map[netip.Addr]int{addr(a): 1}},
-		"of another link":     {entries: []string{"", a + " 2 net2", a + " 2 net1"}, before: none, want: two[:1], found: map[netip.Addr]int{addr(a): 2}, settled: true},
-		"RoCE v1 before it":   {entries: []string{"", a + " 1 net1", a + " 2 net1"}, before: none, want: two[:1], found: map[netip.Addr]int{addr(a): 2}, settled: true},
-		"one was there":       {entries: []string{a + " 2 net1", a + " 2 net1"}, before: before(a+" 2 net1", ""), want: two[:1], found: map[netip.Addr]int{addr(a): 1}, settled: true},
-		"the first of two":    {entries: []string{a + " 2 net1", a + " 2 net1"}, before: none, want: two[:1], found: map[netip.Addr]int{addr(a): 0}, settled: true},
-		"the pod's alone":     {entries: []string{a + " 2 net1", a + " 2 net1"}, alone: true, want: two[:1], found: map[netip.Addr]int{addr(a): 0}, settled: true},
-		"nothing is known":    {entries: []string{a + " 2 net2", a + " 2 net1"}, want: two[:1], found: map[netip.Addr]int{addr(a): 1}, settled: true},
-		"two may be it":       {entries: []string{a + " 2 net1", "", a + " 2 net1"}, want: two[:1], found: map[netip.Addr]int{}, err: "there are several RoCE v2 entries for 172.16.0.11, at the indexes 0 and 2, and each is of an interface called net1"},
-		"an old one is there": {entries: []string{old + " 1 net1", a + " 2 net1"}, before: none, want: two[:1], gone: []netip.Addr{addr(old)}, found: map[netip.Addr]int{}},
-		"another's old one":   {entries: []string{old + " 2 net2", a + " 2 net1"}, before: none, want: two[:1], gone: []netip.Addr{addr(old)}, found: map[netip.Addr]int{addr(a): 1}, settled: true},
-		"only old ones":       {entries: []string{"fe80::1 2 eth0", "", old + " 2 net1"}, before: none, gone: []netip.Addr{addr(old)}, found: map[netip.Addr]int{}},
-		"none are old":        {entries: []string{"fe80::1 2 eth0", ""}, before: none, gone: []netip.Addr{addr(old)}, found: map[netip.Addr]int{}, settled: true},
-		"old ones of others":  {entries: []string{old + " 2 net1"}, before: before(old + " 2 net1"), gone: []netip.Addr{addr(old)}, found: map[netip.Addr]int{}, settled: true},
+		"all": {
+			entries: []string{"", a + " 2 net1", b + " 2 net1"}, before: none, want: two,
+			found: map[netip.Addr]int{addr(a): 1, addr(b): 2}, settled: true,
+		},
+		"one is missing": {
+			entries: []string{"", a + " 2 net1"}, before: none, want: two,
+			found: map[netip.Addr]int{addr(a): 1},
+		},
+		"of another link": {
+			entries: []string{"", a + " 2 net2", a + " 2 net1"}, before: none, want: two[:1],
+			found: map[netip.Addr]int{addr(a): 2}, settled: true,
+		},
+		"RoCE v1 before it": {
+			entries: []string{"", a + " 1 net1", a + " 2 net1"}, before: none, want: two[:1],
+			found: map[netip.Addr]int{addr(a): 2}, settled: true,
+		},
+		"one was there": {
+			entries: []string{a + " 2 net1", a + " 2 net1"}, before: before(a+" 2 net1", ""), want: two[:1],
+			found: map[netip.Addr]int{addr(a): 1}, settled: true,
+		},
+		"the first of two": {
+			entries: []string{a + " 2 net1", a + " 2 net1"}, before: none, want: two[:1],
+			found: map[netip.Addr]int{addr(a): 0}, settled: true,
+		},
+		"the pod's alone": {
+			entries: []string{a + " 2 net1", a + " 2 net1"}, alone: true, want: two[:1],
+			found: map[netip.Addr]int{addr(a): 0}, settled: true,
+		},
+		"nothing is known": {
+			entries: []string{a + " 2 net2", a + " 2 net1"}, want: two[:1],
+			found: map[netip.Addr]int{addr(a): 1}, settled: true,
+		},
+		"two may be it": {
+			entries: []string{a + " 2 net1", "", a + " 2 net1"}, want: two[:1],
+			found: map[netip.Addr]int{}, err: "there are several RoCE v2 entries for 172.16.0.11, at the indexes 0 and 2, and each is of an interface called net1",
+		},
+		"an old one is there": {
+			entries: []string{old + " 1 net1", a + " 2 net1"}, before: none, want: two[:1], gone: []netip.Addr{addr(old)},
+			found: map[netip.Addr]int{},
+		},
+		"another's old one": {
+			entries: []string{old + " 2 net2", a + " 2 net1"}, before: none, want: two[:1], gone: []netip.Addr{addr(old)},
+			found: map[netip.Addr]int{addr(a): 1}, settled: true,
+		},
+		"only old ones": {
+			entries: []string{"fe80::1 2 eth0", "", old + " 2 net1"}, before: none, gone: []netip.Addr{addr(old)},
+			found: map[netip.Addr]int{},
+		},
+		"none are old": {
+			entries: []string{"fe80::1 2 eth0", ""}, before: none, gone: []netip.Addr{addr(old)},
+			found: map[netip.Addr]int{}, settled: true,
+		},
+		"old ones of others": {
+			entries: []string{old + " 2 net1"}, before: before(old + " 2 net1"), gone: []netip.Addr{addr(old)},
+			found: map[netip.Addr]int{}, settled: true,
+		},
 	} {
 		of := Interface{Name: "net1", Before: c.before, Alone: c.alone}
 		found, settled, err := New(rows(c.entries...), "mlx5_0", 2).Settled(of, c.want, c.gone)
