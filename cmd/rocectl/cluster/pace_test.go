@@ -15,6 +15,7 @@ import (
 	"os"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -34,8 +35,10 @@ import (
 type script struct {
 	t     *testing.T
 	codes []int
-	last  time.Time
-	gaps  []time.Duration
+
+	mu   sync.Mutex
+	last time.Time
+	gaps []time.Duration
 }
 
 var reasons = map[int]metav1.StatusReason{ //nolint:gochecknoglobals // a constant
@@ -43,6 +46,8 @@ var reasons = map[int]metav1.StatusReason{ //nolint:gochecknoglobals // a consta
 }
 
 func (s *script) RoundTrip(r *http.Request) (*http.Response, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
 	s.gaps = append(s.gaps, time.Since(s.last))
 	s.last = time.Now()
 	code := s.codes[min(len(s.gaps), len(s.codes))-1]
@@ -64,9 +69,18 @@ func (s *script) api() *kube.API {
 	return api
 }
 
+// asked returns how many requests there were.
+func (s *script) asked() int {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return len(s.gaps)
+}
+
 // waited fails the test unless the requests came about so many seconds after each other.
 func (s *script) waited(what string, seconds ...float64) {
 	s.t.Helper()
+	s.mu.Lock()
+	defer s.mu.Unlock()
 	ok := len(s.gaps) == len(seconds)
 	for i := range min(len(s.gaps), len(seconds)) {
 		got := s.gaps[i].Seconds()
@@ -145,7 +159,7 @@ func TestTheNodeObjectIsReadAgain(t *testing.T) {
 				t.Error(err)
 			}
 		}()
-		for len(s.gaps) < 6 {
+		for s.asked() < 6 {
 			time.Sleep(time.Second)
 			synctest.Wait()
 		}
@@ -153,7 +167,7 @@ func TestTheNodeObjectIsReadAgain(t *testing.T) {
 		changed <- struct{}{}
 		time.Sleep(7 * time.Second)
 		synctest.Wait()
-		if n := len(s.gaps); n != 7 {
+		if n := s.asked(); n != 7 {
 			t.Errorf("after a change of the pools, it asks %d times", n-6)
 		}
 		var none []bool
