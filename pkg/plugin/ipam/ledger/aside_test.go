@@ -100,3 +100,24 @@ func TestAnOwnerIsNamedByWhatIsKnownOfIt(t *testing.T) {
 		c.forget()
 	}
 }
+
+// A pod that comes back under its name gets its addresses back, in any container.
+func TestAnIdentityIsThatOfThePodOrElseOfTheContainer(t *testing.T) {
+	t.Parallel()
+	pod := Owner{ContainerID: "c1", IfName: "net1", Network: "n", Program: "roce", PodNamespace: "ml", PodName: "trainer-0", PodUID: "u1", Netns: netns.Ref{Path: "/x"}}
+	same := Owner{ContainerID: "c2", IfName: "net1", PodNamespace: "ml", PodName: "trainer-0", PodUID: "u2"}
+	alone := Owner{ContainerID: "c1", IfName: "net1"}
+	if pod.Identity() != same.Identity() || alone.Identity() != (Owner{ContainerID: "c1", IfName: "net1", Network: "n", Program: "p"}).Identity() {
+		t.Error("what comes back has another identity")
+	}
+	seen := map[[32]byte]Owner{}
+	for _, o := range []Owner{
+		pod, alone, {ContainerID: "c2", IfName: "net1"}, {ContainerID: "c1", IfName: "net2"}, {IfName: "net2", PodNamespace: "ml", PodName: "trainer-0"},
+		{IfName: "net1", PodNamespace: "ai", PodName: "trainer-0"}, {IfName: "net1", PodNamespace: "ml", PodName: "trainer-1"},
+	} {
+		if other, is := seen[o.Identity()]; is {
+			t.Errorf("%+v and %+v are one", o, other)
+		}
+		seen[o.Identity()] = o
+	}
+}
