@@ -17,6 +17,7 @@ import (
 	"github.com/containernetworking/plugins/pkg/utils/buildversion"
 	"golang.org/x/sys/unix"
 
+	"github.com/roce-cni/roce-cni/pkg/plugin/conf"
 	"github.com/roce-cni/roce-cni/pkg/plugin/kernel/rtnl"
 	"github.com/roce-cni/roce-cni/pkg/plugin/rdma/nldev"
 	"github.com/roce-cni/roce-cni/pkg/tool/nic"
@@ -103,6 +104,9 @@ func hostStates() []state {
 		{"firewall", "two rules drop it", all(soft, func(w *world) {
 			w.programs["nft"] = "table inet a {\n\tchain b {\n\t\tudp dport 53 drop # handle 3\n\t\tudp dport 4791 reject with icmp x # handle 4\n\t\tudp dport 4791 drop # handle 5\n\t}\n}\n"
 		})},
+		{"firewall", "another table of iptables drops it", all(soft, written("proc/net/ip_tables_names", "filter\nmangle\n"), func(w *world) {
+			w.programs["iptables-legacy-save"] = "*filter\n:INPUT ACCEPT [0:0]\nCOMMIT\n*mangle\n-A PREROUTING -p udp -m udp --dport 4791 -j DROP\nCOMMIT\n"
+		})},
 		{"host-link", "rules cannot be listed", func(w *world) {
 			w.linked()
 			w.rulesErr = errRefused
@@ -177,6 +181,16 @@ func deviceStates() []state {
 			w.targets["sys/class/infiniband/mlx5_0"] = "../../devices/pci0000:0a/0000:0a:00.0/0000:0b:00.0/infiniband/mlx5_0"
 		})},
 		{"rdma-files", "a device without files", func(w *world) { w.chars["mlx5_1"] = nil }},
+		{"rdma-ports", "RoCE is off on a device of no bus", func(w *world) {
+			w.rdma.Devices[0].Protocol = ""
+			w.remove(dir + "device/uevent")
+		}},
+		{"pool-routes", "a route of a bond whose device names a slave", func(w *world) {
+			w.links = append(w.links, rtnl.Link{Index: 9, Name: "bond0", Kind: "bond", MTU: 9000})
+			w.link(0).SlaveKind, w.link(0).Master, w.link(1).SlaveKind, w.link(1).Master = "bond", 9, "bond", 9
+			w.rdma.Devices, w.routes[0].Index = w.rdma.Devices[:1], 9
+		}},
+		{"tagged-frames", "a container of no pod", func(w *world) { w.trunkOf(conf.Pod{}, withRaw) }},
 		{"tagged-frames", "a VLAN on a NIC of another namespace", func(w *world) {
 			w.trunk(withRaw)
 			w.links[2].Lower.NSID = 1
