@@ -312,14 +312,14 @@ func TestAPluginThatHangsEndsWithTheCallAndSoDoItsChildren(t *testing.T) {
 		n.on("ADD", `sleep 10000 & echo $! >child; echo no route to the server >&2; wait`)
 		ctx, cancel := context.WithTimeout(t.Context(), 3*time.Second)
 		defer cancel()
-		if n.stderr = io.Discard; why == context.Canceled {
+		if n.stderr = io.Discard; errors.Is(why, context.Canceled) {
 			n.stderr = onWrite(cancel)
 		}
 		_, err := n.claim("pod-0", "").Acquire(ctx)
 		if cnierr.CodeOf(err) != cnierr.TryAgain || !errors.Is(err, why) || !strings.HasSuffix(err.Error(), `; the last that it printed is "no route to the server"`) {
 			t.Errorf("%v: got %v", why, err)
 		}
-		if why == context.DeadlineExceeded && ctx.Err() != nil {
+		if errors.Is(why, context.DeadlineExceeded) && ctx.Err() != nil {
 			t.Error("no time is left to undo what the call did")
 		}
 		// It was killed, and a process dies in its own time.

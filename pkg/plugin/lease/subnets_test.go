@@ -126,7 +126,7 @@ func TestARailWhoseNICIsGoneTakesNoOtherRailsSubnet(t *testing.T) {
 	gone := errors.New("no such link")
 	facts := []plan.RailFacts{{Fault: gone}, nic("ens2", "10.2.0.3/24")}
 	lease.CheckNICs(req, facts)
-	if facts[0].Fault != gone || facts[1].Fault != nil {
+	if !errors.Is(facts[0].Fault, gone) || facts[1].Fault != nil {
 		t.Errorf("faults are %v, %v", facts[0].Fault, facts[1].Fault)
 	}
 	c, err := n.allocator().Claim(req, facts)
