@@ -23,6 +23,7 @@ import (
 	"github.com/roce-cni/roce-cni/pkg/plugin/plan"
 	"github.com/roce-cni/roce-cni/pkg/plugin/rdma"
 	"github.com/roce-cni/roce-cni/pkg/plugin/rdma/gidtable"
+	"github.com/roce-cni/roce-cni/pkg/plugin/rdma/nldev"
 	"github.com/roce-cni/roce-cni/pkg/plugin/record"
 )
 
@@ -30,6 +31,8 @@ import (
 type Node struct {
 	Sys     fs.FS           // root of sysfs, as the calling thread's namespace sees it
 	Records []record.Record // of the attachments on the node; nil in a pod
+
+	dial func() (*nldev.Conn, error) // nil: rdma.Config's
 }
 
 // Namespace is what programs in a network namespace can use.
@@ -77,7 +80,7 @@ func (n Node) Here(ctx context.Context, only conf.LinkName) (Namespace, error) {
 	if err != nil {
 		return Namespace{}, err
 	}
-	s := rdma.New(rdma.Config{Sys: n.Sys})
+	s := rdma.New(rdma.Config{Dial: n.dial, Sys: n.Sys})
 	defer s.Close()
 	ports, err := Ports(ctx, s, plan.Host, plan.Host)
 	if err != nil {
@@ -105,7 +108,7 @@ func (n Node) At(ctx context.Context, netns string, only conf.LinkName) (Namespa
 	if err = k.Enter(func() (err error) { pod, err = viewHere(ctx); return err }); err != nil {
 		return Namespace{}, err
 	}
-	s := rdma.New(rdma.Config{Sys: n.Sys, Enter: k.Enter, Netns: netns})
+	s := rdma.New(rdma.Config{Dial: n.dial, Sys: n.Sys, Enter: k.Enter, Netns: netns})
 	defer s.Close()
 	ports, err := usable(ctx, s)
 	if err != nil {
@@ -249,7 +252,7 @@ func (n Node) look(ctx context.Context, path string, id netns.ID, devices []plan
 	if id != (netns.ID{}) && k.ID() != id {
 		return nil, nil
 	}
-	s := rdma.New(rdma.Config{Sys: n.Sys, Enter: k.Enter, Netns: path})
+	s := rdma.New(rdma.Config{Dial: n.dial, Sys: n.Sys, Enter: k.Enter, Netns: path})
 	defer s.Close()
 	for i := range host {
 		if err := host[i].add(s, plan.Host, plan.Pod); err != nil {
@@ -363,7 +366,7 @@ func (n Node) Tables(ctx context.Context) ([]Table, error) {
 	if err != nil {
 		return nil, err
 	}
-	s := rdma.New(rdma.Config{Sys: n.Sys})
+	s := rdma.New(rdma.Config{Dial: n.dial, Sys: n.Sys})
 	defer s.Close()
 	host, err := Ports(ctx, s, plan.Host, plan.Host)
 	if err != nil {

@@ -299,6 +299,11 @@ func TestEachFaultBetweenPodsIsNamed(t *testing.T) {
 			func() { w.pods[0].ns.IP("link set net1 mtu 1500") }, func() { w.pods[0].ns.IP("link set net1 mtu 9000") },
 		},
 		{
+			"wrong MTU of a pod that is not reached, either", "problem mtu: rail 0 of a to b: MTU 1500 on a and 9000 on b" + mtuOfNICs,
+			func() { w.pods[0].ns.IP("link set net1 mtu 1500"); w.wire.IP("link set b0 nomaster") },
+			func() { w.pods[0].ns.IP("link set net1 mtu 9000"); w.wire.IP("link set b0 master br0") },
+		},
+		{
 			"swapped rails", "problem reach: rail 0 of a to b: rail 0 of a is in the network of rail 1 of b" + swapped + "\n" +
 				"problem reach: rail 1 of a to b: rail 1 of a is in the network of rail 0 of b" + swapped,
 			func() { swap("br1", "br0") }, func() { swap("br0", "br1") },
