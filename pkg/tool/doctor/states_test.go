@@ -133,7 +133,7 @@ func hostStates() []state {
 func deviceStates() []state {
 	const dir, vf = "sys/class/infiniband/mlx5_0/", "sys/class/net/ens1f0np0/device/virtfn0/net"
 	vfs := func(w *world) { w.vfs = []rtnl.VF{{Untrusted: true}, {Number: 1, SpoofCheck: true}} }
-	options := func(text string) func(*world) { return written("etc/modprobe.d/a.conf", text) }
+	options := func(text string) func(*world) { return written("etc/modprobe.d/zz-roce.conf", text) }
 	return []state{
 		{"rdma-modules", "modules that are built in or absent", func(w *world) {
 			w.remove("sys/module/ib_umad")
@@ -146,10 +146,10 @@ func deviceStates() []state {
 		}},
 		{"rdma-netns-mode", "the last of two options of a line", options("options ib_core x=1 netns_mode=1 netns_mode=0\n")},
 		{"rdma-netns-mode", "the last of two lines", options("options ib_core netns_mode=0\noptions\tib-core\tnetns_mode=Y\n")},
-		{"rdma-netns-mode", "the last of two files", all(options("options ib_core netns_mode=1\n"), written("usr/lib/modprobe.d/b.conf", "options ib_core netns_mode=off\n"))},
-		{"rdma-netns-mode", "a file that hides another", all(options("#\n"), written("run/modprobe.d/a.conf", "options ib_core netns_mode=n\n"))},
-		{"rdma-netns-mode", "files and options that do not count", all(options("options ib_core_x netns_mode=0\n# options ib_core netns_mode=0\n"), written("etc/modprobe.d/a.txt", "options ib_core netns_mode=0\n"))},
-		{"rdma-netns-mode", "a file that cannot be read", all(options(""), denied("etc/modprobe.d/a.conf"))},
+		{"rdma-netns-mode", "the last of two files", all(options("options ib_core netns_mode=1\n"), written("usr/lib/modprobe.d/zz-roce.d.conf", "options ib_core netns_mode=off\n"))},
+		{"rdma-netns-mode", "a file that hides another", all(options("#\n"), written("run/modprobe.d/zz-roce.conf", "options ib_core netns_mode=n\n"))},
+		{"rdma-netns-mode", "files and options that do not count", all(options("options ib_core_x netns_mode=0\n# options ib_core netns_mode=0\n"), written("etc/modprobe.d/zz-roce.txt", "options ib_core netns_mode=0\n"))},
+		{"rdma-netns-mode", "a file that cannot be read", all(options(""), denied("etc/modprobe.d/zz-roce.conf"))},
 		{"rdma-netns-mode", "the command line cannot be read", denied("proc/cmdline")},
 		{"rdma-ports", "a port without interface here that is down", func(w *world) { w.port(0).NetdevIndex, w.port(0).State = 0, nldev.Down }},
 		{"rdma-ports", "the speed cannot be read", denied(dir + "ports/1/rate")},

@@ -135,8 +135,8 @@ func TestAnAnswerHasTheAddressesOfTheSlotAndTheTimeOfTheGrant(t *testing.T) {
 	})
 }
 
-// TestAPodGetsItsAddressesAsSoonAsItsFormerNodeReleasesThem asks once, and waits. A pod whose former
-// node does not release them gets others in the end.
+// TestAPodGetsItsAddressesAsSoonAsItsFormerNodeReleasesThem asks once, and waits. A pod gets
+// others in the end if its former node does not release them.
 func TestAPodGetsItsAddressesAsSoonAsItsFormerNodeReleasesThem(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		var l sticky.Lease
@@ -214,8 +214,8 @@ func TestALeaseThatARestoreHasRemovedIsMadeAgain(t *testing.T) {
 	})
 }
 
-// TestWhatGotNoAnswerIsReleasedSoon has the API server do a request whose answer is lost, of a pod
-// that does not come back. What is looked at from time to time would be later.
+// TestWhatGotNoAnswerIsReleasedSoon has the API server do a request, and the answer to it is lost. Its
+// pod does not come back. What is looked at from time to time would be later.
 func TestWhatGotNoAnswerIsReleasedSoon(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		o := open(t, func(*fixture) {})
