@@ -11,10 +11,12 @@ import (
 	"regexp"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/roce-cni/roce-cni/cmd/internal/cli"
+	"github.com/roce-cni/roce-cni/pkg/plugin/calls"
 	"github.com/roce-cni/roce-cni/pkg/plugin/conf"
 	"github.com/roce-cni/roce-cni/pkg/plugin/rdma"
 	"github.com/roce-cni/roce-cni/pkg/tool/usage"
@@ -44,6 +46,50 @@ func TestTopShowsEachNumberInItsColumn(t *testing.T) {
 	}
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Errorf("(-want +got)\n%s", diff)
+	}
+}
+
+// TestTopSaysWhatAllUsersOfADeviceSend, once for each device with users that are not told apart, and
+// which alarms there were in the last hour.
+func TestTopSaysWhatAllUsersOfADeviceSend(t *testing.T) {
+	t.Parallel()
+	dir, now := t.TempDir(), time.Now().UTC()
+	for _, c := range []calls.Call{
+		{At: now.Add(-50 * time.Minute), Attachment: conf.Attachment{ContainerID: "c1", IfName: "net1"}, Pod: "ml/job", Error: "x\x1b"},
+		{At: now.Add(-40 * time.Minute), Attachment: conf.Attachment{ContainerID: "c2", IfName: "net1"}, Error: "y"},
+		{At: now.Add(-70 * time.Minute), Attachment: conf.Attachment{ContainerID: "c3", IfName: "net1"}, Error: "old"},
+	} {
+		c.Verb = calls.Alarm
+		if err := (calls.File{Dir: dir}).Append(c); err != nil {
+			t.Fatal(err)
+		}
+	}
+	seconds := func(n int, sent uint64) map[usage.Source]usage.Traffic {
+		return map[usage.Source]usage.Traffic{
+			{Device: "rxe0"}: {At: now.Add(time.Duration(n) * time.Second), Sent: sent, Received: 2 * sent, Unit: "bytes"},
+			{Device: "rxe1"}: {At: now.Add(time.Duration(n) * time.Second), Sent: sent, Received: sent, Unit: "bytes"},
+		}
+	}
+	var out bytes.Buffer
+	top := top{node: &nodeFlags{stateDir: dir}, out: &out, format: cli.Format{NoHeaders: true}, before: seconds(0, 10), now: seconds(2, 30)}
+	uses := []usage.Use{{Device: "rxe0"}, {Device: "rxe0"}, {Device: "rxe1", Sent: &usage.Rate{Unit: "bytes"}}, {Device: "rxe2"}}
+	if err := top.write(&out, uses, nil); err != nil {
+		t.Fatal(err)
+	}
+	_, got, _ := strings.Cut(out.String(), "# ")
+	want := "rxe0: all together send 10 B/s and receive 20 B/s\n# alarm " + now.Add(-50*time.Minute).Format(time.DateTime) + ": ml/job: x?\n# alarm " +
+		now.Add(-40*time.Minute).Format(time.DateTime) + ": c2: y\n"
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Errorf("(-want +got)\n%s\n%s", diff, out.String())
+	}
+}
+
+func TestBytesAreShownAsPeopleReadThem(t *testing.T) {
+	t.Parallel()
+	for n, want := range map[uint64]string{0: "0 B", 1023: "1023 B", 1024: "1 KiB", 1536: "1.5 KiB", 1 << 20: "1 MiB", 1 << 30: "1 GiB", 5 << 40: "5120 GiB"} {
+		if got := size(n); got != want {
+			t.Errorf("%d: %s, want %s", n, got, want)
+		}
 	}
 }
 

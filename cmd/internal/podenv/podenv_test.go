@@ -6,12 +6,16 @@ package podenv
 import (
 	"bytes"
 	"errors"
+	"io"
 	"net/netip"
 	"os"
 	"os/exec"
 	"regexp"
 	"testing"
 
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/roce-cni/roce-cni/pkg/base/cnierr"
 	"github.com/roce-cni/roce-cni/pkg/plugin/rdma/discover"
 	"github.com/roce-cni/roce-cni/pkg/plugin/rdma/nldev"
 	"github.com/roce-cni/roce-cni/pkg/tool/advice"
@@ -82,5 +86,35 @@ func TestScriptsFindThePerftestLines(t *testing.T) {
 	out, err := cmd.Output()
 	if want := "net1 " + a.Perftest[0] + "\nnet2 " + a.Perftest[1] + "\n"; err != nil || string(out) != want {
 		t.Errorf("got %q (%v), want %q", out, err, want)
+	}
+}
+
+// TestAUserReadsWhatEachLineIsFor compares the whole text.
+func TestAUserReadsWhatEachLineIsFor(t *testing.T) {
+	t.Parallel()
+	rails := []gids.Rail{
+		{Link: "net1", Addr: netip.MustParseAddr("10.1.64.17"), Port: port("mlx5_0"), Index: 3},
+		{Link: "net\u202e", Addr: netip.MustParseAddr("10.2.64.17"), Port: port("mlx5_1"), Index: 5},
+	}
+	s := advice.Settings{Set: []advice.Variable{{Name: "A", Value: "x y"}, {Name: "B", Value: "1"}}, Why: []string{"a\nb", "c"}, Perftest: []string{"-x 3", "-x 5"}}
+	var out bytes.Buffer
+	if err := Write(&out, rails, s, nil); err != nil {
+		t.Fatal(err)
+	}
+	const want = `# net1 10.1.64.17: mlx5_0 port 1, GID index 3
+# net? 10.2.64.17: mlx5_1 port 1, GID index 5
+# why: a?b
+# why: c
+export A='x y'
+export B=1
+# net1: -x 3
+# net?: -x 5
+`
+	if diff := cmp.Diff(want, out.String()); diff != "" {
+		t.Errorf("(-want +got)\n%s", diff)
+	}
+	r, w := io.Pipe()
+	if err := errors.Join(r.Close(), Write(w, rails, s, nil)); cnierr.CodeOf(err) != cnierr.IO {
+		t.Errorf("to a reader that has ended: %v", err)
 	}
 }
