@@ -456,8 +456,8 @@ func TestDamagedRecordIsSaidOnceUntilItIsAnother(t *testing.T) {
 	damaged := errors.New("c1 is damaged")
 	w := New(Config{
 		Sys: fstest.MapFS{}, Proc: fstest.MapFS{"5/ns/net": {Data: []byte("net:[77]"), Mode: fs.ModeSymlink}},
-		Records: func() ([]record.Record, error) { return nil, damaged },
-		Clock:   pace.Clock{Now: func() time.Duration { return now }, Rand: func() float64 { return .5 }}, Log: slog.New(slog.NewTextHandler(&log, nil)),
+		Records: func() ([]record.Record, error) { return nil, damaged }, Calls: calls.File{Dir: t.TempDir()},
+		Clock: pace.Clock{Now: func() time.Duration { return now }, Rand: func() float64 { return .5 }}, Log: slog.New(slog.NewTextHandler(&log, nil)),
 	})
 	w.devices[1] = "rxe0"
 	for _, want := range []string{"c1 is damaged", "c2 is damaged"} {
