@@ -4,6 +4,7 @@
 package nic
 
 import (
+	"context"
 	"encoding/json"
 	"errors"
 	"flag"
@@ -21,6 +22,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/roce-cni/roce-cni/integration/cnitest"
+	"github.com/roce-cni/roce-cni/pkg/base/cnierr"
 	"github.com/roce-cni/roce-cni/pkg/plugin/kernel/kerneltest"
 	"github.com/roce-cni/roce-cni/pkg/plugin/kernel/rtnl"
 	"github.com/roce-cni/roce-cni/pkg/plugin/rdma/nldev"
@@ -328,6 +330,9 @@ func TestABondWithADeviceAndDevicesOfItsSlaves(t *testing.T) {
 	n.bond(10, 2, 3)
 	n.bond(11, 4)
 	n.RDMA.Devices[1].Ports[0].NetdevIndex = 9
+	if p := (Port{}); p.Cables() != nil || (Details{LinkLayer: "Ethernet"}).Ethernet() {
+		t.Errorf("a port without an interface has the cables of %q, and is one of Ethernet", p.Cables())
+	}
 	n.RDMA.Devices = append(n.RDMA.Devices, nldev.Device{Name: "siw4", Protocol: "iw", Ports: []nldev.Port{{Number: 1, NetdevIndex: 11}}})
 	var got []string
 	for _, p := range n.Ports() {
@@ -374,6 +379,11 @@ func TestThisMachine(t *testing.T) {
 		if p.Device == "" || p.State == "" {
 			t.Errorf("%+v", p)
 		}
+	}
+	over, cancel := context.WithCancel(t.Context())
+	cancel()
+	if _, err := Live(over); !errors.Is(err, context.Canceled) || cnierr.CodeOf(err) != cnierr.IO {
+		t.Errorf("got %v of a call that is over", err)
 	}
 	if _, err := ReadDriver("lo"); err == nil {
 		t.Error("the loopback interface has a driver")
