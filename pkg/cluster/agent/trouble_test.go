@@ -330,3 +330,19 @@ func TestASweepThatFailsIsTriedSoon(t *testing.T) {
 		}
 	})
 }
+
+// TestANodeFileThatCannotBeWrittenIsSaid has a file in the place of the folder of the pool.
+func TestANodeFileThatCannotBeWrittenIsSaid(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		n := newCluster(compute(t)).node(t, "n1")
+		folder := filepath.Join(n.dir, "pools", "compute")
+		must(t, errors.Join(os.MkdirAll(filepath.Dir(folder), 0o700), os.WriteFile(folder, nil, 0o600)))
+		n.run()
+		pass(time.Minute)
+		n.says(503, "RailPool compute: file: ", "write ranges of pool", "not a directory")
+		must(t, os.Remove(folder))
+		pass(2 * time.Second)
+		n.holds("compute", 1)
+		n.healthy()
+	})
+}
