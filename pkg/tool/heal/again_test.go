@@ -4,7 +4,6 @@
 package heal
 
 import (
-	"context"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -205,9 +204,9 @@ func TestAPodWithoutANumberIsLookedAt(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		m := newMachine(t, 1)
 		synctest.Wait()
-		m.Healer.mu.Lock()
-		m.Number = func(context.Context, string, netns.ID) (int32, error) { return 0, netns.ErrGone }
-		m.Healer.mu.Unlock()
+		m.mu.Lock()
+		m.ended = netns.ErrGone
+		m.mu.Unlock()
 		before := m.looks
 		time.Sleep(sweepEvery)
 		synctest.Wait()

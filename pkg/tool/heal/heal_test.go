@@ -43,6 +43,7 @@ type machine struct {
 	why      map[conf.Attachment]error // what Repair can do nothing about
 	slow     conf.Attachment           // a look at it does not end in time
 	noisy    bool                      // something changes during each look
+	ended    error                     // why no namespace has a number
 	looks    int
 	ofOne    map[conf.Attachment][]time.Duration // when it was looked at
 	repaired []time.Duration                     // when
@@ -140,8 +141,12 @@ func newMachine(t *testing.T, attachments int) *machine {
 	records := record.Store{Dir: t.TempDir(), BootID: "boot"}
 	m.Healer = New(Config{
 		Node: m, Records: records, Calls: calls.File{Dir: records.Dir},
-		Number: func(_ context.Context, path string, id netns.ID) (int32, error) { return int32(id.Ino), nil },
-		Clock:  pace.Clock{Now: m.now, Rand: func() float64 { return .5 }}, Log: slog.New(slog.DiscardHandler),
+		Number: func(_ context.Context, path string, id netns.ID) (int32, error) {
+			m.mu.Lock()
+			defer m.mu.Unlock()
+			return int32(id.Ino), m.ended
+		},
+		Clock: pace.Clock{Now: m.now, Rand: func() float64 { return .5 }}, Log: slog.New(slog.DiscardHandler),
 	})
 	for i := range attachments {
 		m.attach(t, container(i))

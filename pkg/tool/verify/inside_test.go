@@ -72,14 +72,15 @@ func TestWhatCannotBeAskedIsNotAnswered(t *testing.T) {
 	}
 	defer conn.Close()
 	c := couple{Pod: p, r: r, peer: &Peer{Name: "b", wire: newWire(near)}, to: Rail{Addr: netip.MustParseAddr("172.16.10.2"), UDP: 9}, conn: conn}
-	go func() { // the other pod has got nothing of this couple
-		other := netip.AddrPortFrom(r.Addr, c.source().Port())
-		for w := newWire(far); w.Decode(&request{}) == nil; {
-			_ = w.Encode(reply{Received: []arrival{{c.source(), 9, smallest + 1}, {c.source(), 8, smallest}, {other, 9, smallest}}})
-		}
-	}()
 	c.r.Subnet = netip.MustParsePrefix("172.16.10.0/24")
 	c.r.Reaches, c.peer.Rails = []netip.Prefix{c.r.Subnet}, []Rail{c.to}
+	source := c.source()
+	go func() { // the other pod has got nothing of this couple
+		other := netip.AddrPortFrom(r.Addr, source.Port())
+		for w := newWire(far); w.Decode(&request{}) == nil; {
+			_ = w.Encode(reply{Received: []arrival{{source, 9, smallest + 1}, {source, 8, smallest}, {other, 9, smallest}}})
+		}
+	}()
 	for _, a := range []report.Answer{p.gateway(t.Context(), r), p.duplicate(t.Context(), r), c.lost(t.Context()), p.test(t.Context(), []Rail{c.r}, c.peer, 0, 0, false)[0]} {
 		if a.Verdict != report.CannotTell || !strings.Contains(a.Missing, "NET_RAW") {
 			t.Errorf("got %+v, want that it cannot tell without NET_RAW", a)
