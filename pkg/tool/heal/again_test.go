@@ -206,8 +206,8 @@ func TestAPodWithoutANumberIsLookedAt(t *testing.T) {
 		synctest.Wait()
 		m.mu.Lock()
 		m.ended = netns.ErrGone
-		m.mu.Unlock()
 		before := m.looks
+		m.mu.Unlock()
 		time.Sleep(sweepEvery)
 		synctest.Wait()
 		if a := m.get(container(0)); a == nil || a.nsid != own || m.looks != before+1 {
