@@ -189,8 +189,12 @@ func TestAContainerThatIsLockedIsLookedAtLater(t *testing.T) {
 		}
 		time.Sleep(time.Minute)
 		synctest.Wait()
-		if n := len(m.repairs()); n != 1 || len(m.ofOne[container(0)]) != 1 {
-			t.Errorf("%d repairs, and %d looks, want that of the other one, and none since the start", n, len(m.ofOne[container(0)]))
+		n := len(m.repairs())
+		m.mu.Lock()
+		looks := len(m.ofOne[container(0)])
+		m.mu.Unlock()
+		if n != 1 || looks != 1 {
+			t.Errorf("%d repairs, and %d looks, want that of the other one, and none since the start", n, looks)
 		}
 		release()
 		time.Sleep(again)
