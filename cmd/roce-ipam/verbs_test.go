@@ -55,7 +55,7 @@ func (c caller) call(verb plugin.Verb, container, ipam, more string, stdout *os.
 	if err != nil {
 		c.t.Fatal(err)
 	}
-	defer out.Close() //nolint:errcheck // it is read by its name
+	defer out.Close()
 	before := os.Stdout
 	if os.Stdout = out; stdout != nil {
 		os.Stdout = stdout
@@ -171,7 +171,7 @@ func TestAnAddressThatTheRuntimeIsNotToldOfIsReleased(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer readOnly.Close() //nolint:errcheck // it is only read
+	defer readOnly.Close()
 	const want = "roce-ipam[5] write result to \"standard output\": write /dev/null: bad file descriptor\n" +
 		"check why the runtime closed it; the plugin removes what it added"
 	if diff := cmp.Diff(want, c.call(add, "c1", `"quarantine": "1h", "subnets": [{"subnet": "10.77.0.0/24"}]`, "", readOnly)); diff != "" {

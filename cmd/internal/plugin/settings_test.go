@@ -87,7 +87,7 @@ func TestADELGoesOnWithSettingsThatHaveAFault(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
 	open := filepath.Join(dir, "open")
-	if err := errors.Join(os.Mkdir(open, 0o700), os.Chmod(open, 0o777)); err != nil { //nolint:gosec // that is the fault
+	if err := errors.Join(os.Mkdir(open, 0o700), os.Chmod(open, 0o777)); err != nil {
 		t.Fatal(err)
 	}
 	for _, tt := range []struct {

@@ -92,14 +92,14 @@ func (s *apiServer) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		_, _ = io.WriteString(w, `{"kind": "Status", "apiVersion": "v1", "code": 422, "reason": "Invalid", "message": "no"}`)
 	case q.Has("watch"):
 		w.WriteHeader(http.StatusOK)
-		w.(http.Flusher).Flush() //nolint:errcheck,forcetypeassert // an httptest.Server has it
+		w.(http.Flusher).Flush() //nolint:forcetypeassert // an httptest.Server has it
 		for {
 			select {
 			case <-r.Context().Done():
 				return
 			case event := <-s.events[resource]:
 				_, _ = io.WriteString(w, event)
-				w.(http.Flusher).Flush() //nolint:errcheck,forcetypeassert // as above
+				w.(http.Flusher).Flush() //nolint:forcetypeassert // as above
 			}
 		}
 	case resource == leaseName:
@@ -232,7 +232,7 @@ func fetch(t *testing.T, url string) string {
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer answer.Body.Close() //nolint:errcheck // it is read
+	defer answer.Body.Close()
 	b, err := io.ReadAll(answer.Body)
 	if err != nil {
 		t.Fatal(err)
@@ -247,7 +247,7 @@ func TestAnAgentServesItsNodeUntilItIsStopped(t *testing.T) {
 	for given, want := range map[string][]string{"": {"10.96.0.0/16", "10.97.0.0/16"}, "10.98.0.0/16": {"10.98.0.0/16"}} {
 		s := newServer(t)
 		root := t.TempDir()
-		err := errors.Join(os.Mkdir(filepath.Join(root, "etc"), 0o700), os.Mkdir(filepath.Join(root, "state"), 0o755), os.Chmod(filepath.Join(root, "state"), 0o755), //nolint:gosec // kubelet makes it so
+		err := errors.Join(os.Mkdir(filepath.Join(root, "etc"), 0o700), os.Mkdir(filepath.Join(root, "state"), 0o755), os.Chmod(filepath.Join(root, "state"), 0o755),
 			os.WriteFile(filepath.Join(root, "etc/machine-id"), []byte("0123456789abcdef0123456789abcdef\n"), 0o600))
 		boot, err2 := plugin.BootID()
 		if err = errors.Join(err, err2); err != nil {

@@ -41,7 +41,7 @@ type script struct {
 	gaps []time.Duration
 }
 
-var reasons = map[int]metav1.StatusReason{ //nolint:gochecknoglobals // a constant
+var reasons = map[int]metav1.StatusReason{
 	http.StatusNotFound: metav1.StatusReasonNotFound, http.StatusForbidden: metav1.StatusReasonForbidden,
 }
 

@@ -320,7 +320,10 @@ func TestEachNamespaceOfANodeIsFoundOnce(t *testing.T) {
 	if !slices.Equal(found, want) {
 		t.Errorf("found %v, want %v", found, want)
 	}
-	for range Each(proc) {
+	for _, err := range Each(proc) {
+		if err != nil {
+			t.Error(err)
+		}
 		break // one is enough for this caller
 	}
 	if len(errs) != 1 || !errors.Is(errs[0], ErrHidden) || !errors.Is(errs[0], fs.ErrPermission) {

@@ -67,7 +67,10 @@ func (n Node) answersAll(heard answers, taken []probe.Taken) error {
 // podWith names the pod of this node that has a MAC, "" if there is none.
 func (n Node) podWith(mac conf.MAC) string {
 	found := ""
-	for rec := range n.Records.All() { // without operations if it cannot be read
+	for rec, err := range n.Records.All() {
+		if err != nil {
+			continue
+		}
 		for m := range plan.All[plan.Child](rec.Plan.Ops) {
 			if m.MAC == mac && !m.Mode.SharesMAC() {
 				found = "it is " + rec.Who()

@@ -214,10 +214,14 @@ func (p *Pod) Close() {
 	p.Kernel.Close()
 }
 
-// Owners returns which pod or container has each address on this node.
+// Owners returns which pod or container has each address on this node. It skips a record
+// that cannot be read.
 func Owners(records record.Store) map[netip.Addr]string {
 	out := map[netip.Addr]string{}
-	for rec := range records.All() { // without addresses if it cannot be read
+	for rec, err := range records.All() {
+		if err != nil {
+			continue
+		}
 		for _, a := range rec.Plan.Addresses() {
 			out[a.Prefix.Addr()] = rec.Who()
 		}

@@ -66,10 +66,14 @@ func (n Node) heldByPod(parent plan.Link, selected string) error {
 		"%s has it, for its interface %q", owner.Who(), owner.IfName)
 }
 
-// moves returns each recorded move of an RDMA device.
+// moves returns each recorded move of an RDMA device. It skips a record that cannot be
+// read.
 func (n Node) moves() iter.Seq2[record.Record, plan.Move] {
 	return func(yield func(record.Record, plan.Move) bool) {
-		for rec := range n.Records.All() { // without operations if it cannot be read
+		for rec, err := range n.Records.All() {
+			if err != nil {
+				continue
+			}
 			for m := range plan.All[plan.Move](rec.Plan.Ops) {
 				if !yield(rec, m) {
 					return

@@ -107,8 +107,17 @@ func TestASettingIsOneOfTheLink(t *testing.T) {
 		a, b string
 		want bool
 	}{
-		{"1", "1", true}, {"0x10", "16", true}, {"1 2", "1\t2", true}, {"fd00:0::1", "fd00::1", true}, {"a", "a", true},
-		{"1", "2", false}, {"1 2", "1", false}, {"fd00::1", "fd00::2", false}, {"a", "b", false}, {"1", "a", false}, {"fd00::1", "1", false},
+		{"1", "1", true},
+		{"0x10", "16", true},
+		{"1 2", "1\t2", true},
+		{"fd00:0::1", "fd00::1", true},
+		{"a", "a", true},
+		{"1", "2", false},
+		{"1 2", "1", false},
+		{"fd00::1", "fd00::2", false},
+		{"a", "b", false},
+		{"1", "a", false},
+		{"fd00::1", "1", false},
 	} {
 		if sameValue(c.a, c.b) != c.want || sameValue(c.b, c.a) != c.want {
 			t.Errorf("%q and %q are the same: %t", c.a, c.b, !c.want)

@@ -146,10 +146,15 @@ func TestWhatAPlanNeedsToKnowOfAPod(t *testing.T) {
 		{From: all, Table: unix.RT_TABLE_LOCAL, Priority: 13, Action: unix.FR_ACT_UNREACHABLE},
 	}
 	routes := []rtnl.Route{
-		{Table: 300, Dst: all, Type: unix.RTN_UNICAST}, {Table: 77}, {Table: unix.RT_TABLE_DEFAULT - 1}, {Table: unix.RT_TABLE_DEFAULT}, {Table: unix.RT_TABLE_LOCAL},
+		{Table: 300, Dst: all, Type: unix.RTN_UNICAST},
+		{Table: 77},
+		{Table: unix.RT_TABLE_DEFAULT - 1},
+		{Table: unix.RT_TABLE_DEFAULT},
+		{Table: unix.RT_TABLE_LOCAL},
 		{Table: unix.RT_TABLE_MAIN, Dst: all, Type: unix.RTN_UNICAST, Via: netip.MustParseAddr("10.0.0.1"), Metric: 7, Index: 2},
 		{Table: unix.RT_TABLE_MAIN, Dst: prefix("::/0"), Type: unix.RTN_UNICAST, Index: 9},
-		{Table: unix.RT_TABLE_MAIN, Dst: all, Type: unix.RTN_BLACKHOLE}, {Table: unix.RT_TABLE_LOCAL + 1},
+		{Table: unix.RT_TABLE_MAIN, Dst: all, Type: unix.RTN_BLACKHOLE},
+		{Table: unix.RT_TABLE_LOCAL + 1},
 	}
 	got := plan.PodFacts{
 		Tables: tablesOf(routes, rules), Rules: foreignRules(rules), Defaults: defaultsOf(routes, []rtnl.Link{{Index: 1, Name: "lo"}, {Index: 2, Name: "eth0"}}),
@@ -157,9 +162,12 @@ func TestWhatAPlanNeedsToKnowOfAPod(t *testing.T) {
 	want := plan.PodFacts{
 		Tables: []uint32{77, 78, 252, 256, 300},
 		Rules: []plan.ForeignRule{
-			{From: all, Table: unix.RT_TABLE_MAIN, Priority: 5}, {From: all, Table: unix.RT_TABLE_DEFAULT, Priority: 6},
-			{From: prefix("10.7.0.0/24"), Table: unix.RT_TABLE_LOCAL, Priority: 8, Protocol: 4}, {From: all, Table: 77, Priority: 9},
-			{From: all, Priority: 12}, {From: all, Table: unix.RT_TABLE_LOCAL, Priority: 13},
+			{From: all, Table: unix.RT_TABLE_MAIN, Priority: 5},
+			{From: all, Table: unix.RT_TABLE_DEFAULT, Priority: 6},
+			{From: prefix("10.7.0.0/24"), Table: unix.RT_TABLE_LOCAL, Priority: 8, Protocol: 4},
+			{From: all, Table: 77, Priority: 9},
+			{From: all, Priority: 12},
+			{From: all, Table: unix.RT_TABLE_LOCAL, Priority: 13},
 		},
 		Defaults: []plan.DefaultRoute{{Via: netip.MustParseAddr("10.0.0.1"), Metric: 7, Link: "eth0"}, {IPv6: true}},
 	}

@@ -166,8 +166,16 @@ func TestRecordsDecideOnlyWhatIsCertain(t *testing.T) {
 	const port = "class/infiniband/rxe0/ports/1/"
 	sys := fstest.MapFS{}
 	for index, e := range []struct{ addr, netdev string }{
-		{"10.0.0.1", "r0"}, {"10.1.0.1", "net1"}, {"10.1.0.2", "net1"}, {"10.1.0.9", "net1"}, {"10.1.0.4", "net1"}, {"10.1.0.5", "r0"}, {"10.1.0.6", "net1"},
-		{"10.1.0.7", "net1"}, {"10.1.0.8", "net1"}, {"10.1.0.10", "net1"},
+		{"10.0.0.1", "r0"},
+		{"10.1.0.1", "net1"},
+		{"10.1.0.2", "net1"},
+		{"10.1.0.9", "net1"},
+		{"10.1.0.4", "net1"},
+		{"10.1.0.5", "r0"},
+		{"10.1.0.6", "net1"},
+		{"10.1.0.7", "net1"},
+		{"10.1.0.8", "net1"},
+		{"10.1.0.10", "net1"},
 	} {
 		sys[fmt.Sprint(port, "gids/", index)] = &fstest.MapFile{Data: []byte(plan.GIDText(netip.MustParseAddr(e.addr)) + "\n")}
 		sys[fmt.Sprint(port, "gid_attrs/ndevs/", index)] = &fstest.MapFile{Data: []byte(e.netdev + "\n")}

@@ -10,8 +10,6 @@ import (
 	"log/slog"
 	"maps"
 	"net/netip"
-	"os"
-	"path/filepath"
 	"slices"
 	"strings"
 	"sync"
@@ -556,53 +554,6 @@ func TestAnAttachmentThatIsSlowLeavesTimeForTheOthers(t *testing.T) {
 		defer m.mu.Unlock()
 		if m.looks > 20 {
 			t.Errorf("%d looks in an hour, each of %v", m.looks, patience)
-		}
-	})
-}
-
-// Lost messages are a reason to look at all, and not all the time.
-func TestLostMessagesAreFewSweeps(t *testing.T) {
-	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		m := newMachine(t, 3)
-		synctest.Wait()
-		before := m.looks
-		for range 600 {
-			m.Note(Event{Unknown: true})
-			time.Sleep(100 * time.Millisecond)
-		}
-		synctest.Wait()
-		if n := m.looks - before; n < 3 || n > 3*2 {
-			t.Errorf("%d looks in a minute, want one or two sweeps of 3", n)
-		}
-	})
-}
-
-// A container that has mounted the folder of the namespaces without propagation sees a file.
-func TestAHealerThatSeesNoNamespacesSaysSoOnce(t *testing.T) {
-	t.Parallel()
-	hidden := filepath.Join(t.TempDir(), "pod")
-	fatal(t, os.WriteFile(hidden, nil, 0o600))
-	if repair.Visible(hidden) == nil {
-		t.Skip("this process sees the namespaces of the node: it needs a PID namespace of its own")
-	}
-	synctest.Test(t, func(t *testing.T) {
-		m := newMachine(t, 3)
-		synctest.Wait()
-		before := m.looks
-		for i := range 3 {
-			rec, err := m.Records.Load(container(i))
-			fatal(t, err)
-			release, err := m.Records.Lock(t.Context(), rec.ContainerID)
-			fatal(t, err)
-			rec.Netns = hidden
-			fatal(t, m.Records.Save(rec))
-			release()
-		}
-		time.Sleep(time.Hour)
-		synctest.Wait()
-		if said := m.said(t); len(said) != 1 || said[0].Code != cnierr.IO || m.looks != before {
-			t.Errorf("said %+v after %d looks, want one error and no look", said, m.looks-before)
 		}
 	})
 }

@@ -20,7 +20,7 @@ import (
 	"github.com/roce-cni/roce-cni/pkg/plugin/plan"
 )
 
-var same = cmpopts.EquateComparable(netip.Addr{}, netip.Prefix{}) //nolint:gochecknoglobals // a constant
+var same = cmpopts.EquateComparable(netip.Addr{}, netip.Prefix{})
 
 func address(link, prefix string) plan.Address {
 	return plan.Address{Link: conf.LinkName(link), Prefix: netip.MustParsePrefix(prefix)}

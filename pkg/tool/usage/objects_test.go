@@ -119,8 +119,8 @@ func TestWhatTheKernelDoesNotAnswerIsAnError(t *testing.T) {
 				return nldev.New(failing{recorded(t), map[uint16]error{command: fault}, &open}), nil
 			}
 			uses, err := n.Read(t.Context())
-			gone := fault == unix.ENODEV && name != "" // a device that is gone is none
-			if want := "objects of RDMA device rxe0: the kernel refuses"; gone != (err == nil) || fault == refused && (!errors.Is(err, refused) || name != "" && err.Error() != want) {
+			gone := errors.Is(fault, unix.ENODEV) && name != "" // a device that is gone is none
+			if want := "objects of RDMA device rxe0: the kernel refuses"; gone != (err == nil) || errors.Is(fault, refused) && (!errors.Is(err, refused) || name != "" && err.Error() != want) {
 				t.Errorf("%s, %v: %d uses, error %v", name, fault, len(uses), err)
 			}
 			if open != 0 {

@@ -112,8 +112,12 @@ func TestAnIdentityIsThatOfThePodOrElseOfTheContainer(t *testing.T) {
 	}
 	seen := map[[32]byte]Owner{}
 	for _, o := range []Owner{
-		pod, alone, {ContainerID: "c2", IfName: "net1"}, {ContainerID: "c1", IfName: "net2"}, {IfName: "net2", PodNamespace: "ml", PodName: "trainer-0"},
-		{IfName: "net1", PodNamespace: "ai", PodName: "trainer-0"}, {IfName: "net1", PodNamespace: "ml", PodName: "trainer-1"},
+		pod, alone,
+		{ContainerID: "c2", IfName: "net1"},
+		{ContainerID: "c1", IfName: "net2"},
+		{IfName: "net2", PodNamespace: "ml", PodName: "trainer-0"},
+		{IfName: "net1", PodNamespace: "ai", PodName: "trainer-0"},
+		{IfName: "net1", PodNamespace: "ml", PodName: "trainer-1"},
 	} {
 		if other, is := seen[o.Identity()]; is {
 			t.Errorf("%+v and %+v are one", o, other)

@@ -191,8 +191,15 @@ func TestWhatIsSelectedIsKnownWhole(t *testing.T) {
 func TestLinksOfPodsAndOfRoceAreNoNICs(t *testing.T) {
 	t.Parallel()
 	h := host{
-		{Name: "lo", Flags: unix.IFF_LOOPBACK}, {Name: "a", Kind: "macvlan"}, {Name: "b", Kind: "macvtap"}, {Name: "c", Kind: "ipvlan"}, {Name: "d", Kind: "ipvtap"},
-		{Name: "e", Kind: "vlan", Alias: plan.VLANMark}, {Name: "f", Kind: "vlan"}, {Name: "g", Kind: "dummy", Alias: plan.VLANMark}, {Name: "h"},
+		{Name: "lo", Flags: unix.IFF_LOOPBACK},
+		{Name: "a", Kind: "macvlan"},
+		{Name: "b", Kind: "macvtap"},
+		{Name: "c", Kind: "ipvlan"},
+		{Name: "d", Kind: "ipvtap"},
+		{Name: "e", Kind: "vlan", Alias: plan.VLANMark},
+		{Name: "f", Kind: "vlan"},
+		{Name: "g", Kind: "dummy", Alias: plan.VLANMark},
+		{Name: "h"},
 	}
 	req := conf.Request{Rails: []conf.Rail{{Parent: conf.Parent{IfNames: []string{"*"}}}}}
 	_, err := selectOne(t.Context(), Place{h, nil, noRDMA, fstest.MapFS{}}, req)
@@ -329,8 +336,10 @@ func TestLinksThatCannotCarryAMacvlan(t *testing.T) {
 	} {
 		h, addrs, sys := gpuNode()
 		for _, l := range []rtnl.Link{
-			{Name: "vlan0", Kind: "vlan", VLAN: 7, Alias: plan.VLANMark}, {Name: "tap0", Kind: "ipvtap"},
-			{Name: "teamport", SlaveKind: "team", Master: 13}, {Name: "orphan", SlaveKind: "openvswitch", Master: 99},
+			{Name: "vlan0", Kind: "vlan", VLAN: 7, Alias: plan.VLANMark},
+			{Name: "tap0", Kind: "ipvtap"},
+			{Name: "teamport", SlaveKind: "team", Master: 13},
+			{Name: "orphan", SlaveKind: "openvswitch", Master: 99},
 		} {
 			l.Type, l.Flags = unix.ARPHRD_ETHER, unix.IFF_UP|unix.IFF_LOWER_UP
 			h = append(h, l)

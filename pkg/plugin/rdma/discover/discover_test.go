@@ -181,7 +181,10 @@ func TestWhatMakesAPortSpeakRoCEIsSaidForTheNICsThatCan(t *testing.T) {
 	const never = "this one cannot be switched to RoCE"
 	for _, c := range []struct{ vendor, protocol, want string }{
 		{"0x15b3", "ib", "switch the port to Ethernet: mlxconfig -d 0000:0b:00.2 set LINK_TYPE_P2=2, then mlxfwreset -d 0000:0b:00.2 reset; "},
-		{"0x15b3", "iw", never}, {"0x8086", "ib", never}, {"0x1ded", "ib", never}, {"0x1077", "iw", never},
+		{"0x15b3", "iw", never},
+		{"0x8086", "ib", never},
+		{"0x1ded", "ib", never},
+		{"0x1077", "iw", never},
 		{"0x8086", "iw", "E810: devlink dev param set pci/0000:0b:00.2 name enable_iwarp value false cmode runtime"},
 		{"0x1ded", "iw", "eRDMA speaks RoCE only with"},
 	} {
