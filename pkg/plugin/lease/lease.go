@@ -318,7 +318,9 @@ func asCalled(rec record.Record, d conf.Del) record.Record {
 	}
 	rec.Netns = d.Netns
 	var config, call map[string]json.RawMessage
-	_, _ = json.Unmarshal(rec.Config, &config), json.Unmarshal([]byte(d.Raw), &call) // nil if it is no object
+	if json.Unmarshal(rec.Config, &config) != nil || json.Unmarshal([]byte(d.Raw), &call) != nil {
+		return rec
+	}
 	if prev, ok := call["prevResult"]; ok && config != nil {
 		config["prevResult"] = prev
 		if b, err := json.Marshal(config); err == nil {

@@ -179,7 +179,7 @@ func TestFactsOfOneInterface(t *testing.T) {
 	}
 	prev.Result.Interfaces[1].Mac = "unknown"
 	if got := plan.FromPrev(prev); !got.MAC.IsZero() || got.MTU != 9000 {
-		t.Errorf("of one that does not tell the MAC: %+v", got)
+		t.Errorf("a result without a valid MAC: %+v", got)
 	}
 	port := plan.RDMADevice{Name: "mlx5_0", Index: 3, Port: 1}
 	for other, want := range map[plan.RDMADevice]bool{{Name: "renamed", Index: 3, Port: 1}: true, {Name: "mlx5_0", Index: 4, Port: 1}: false, {Name: "mlx5_0", Index: 3, Port: 2}: false} {

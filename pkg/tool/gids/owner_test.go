@@ -165,7 +165,7 @@ func TestDevicesThatAreInNoNamespaceAreReported(t *testing.T) {
 	moved := func(container, name string, index uint32) record.Record {
 		d := plan.RDMADevice{Name: name, Index: index, GUID: "5054:00ff:fe00:0001", Port: 1}
 		if container == "e" {
-			d.GUID = "5054:00ff:fe00:0009" // it got the index of one that is gone
+			d.GUID = "5054:00ff:fe00:0009" // another device, at the index of the former one
 		}
 		pod := conf.Pod{Namespace: "ml", Name: container}
 		return record.Record{Attachment: conf.Attachment{ContainerID: conf.ContainerID(container), IfName: "net1"}, Pod: pod, Plan: plan.Plan{Ops: plan.InPod(plan.Move{Device: d})}}

@@ -246,7 +246,7 @@ func TestPortsThatAreNoRail(t *testing.T) {
 	}
 	s.write("class/infiniband/crowd0/device/net/ens1/mtu", "1500")
 	s.write("class/infiniband/crowd0/device/net/ens2/mtu", "1500")
-	for i, name := range []string{"mlx5_0", "mlx5_1", ""} { // the files for programs of devices that are here, and of one that goes
+	for i, name := range []string{"mlx5_0", "mlx5_1", ""} { // devices that are present, and one that goes away
 		s.write(fmt.Sprintf("class/infiniband_verbs/uverbs%d/ibdev", i), name)
 	}
 	s.function("pci0000:00/0000:00:06.0/0000:06:00.0", "0x8086", "0x1593", "0x020000", 0)

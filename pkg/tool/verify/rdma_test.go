@@ -204,7 +204,7 @@ func TestAProgramIsStartedForACaller(t *testing.T) {
 		}
 	}
 	if diff := cmp.Diff(reply{}, c.endedOf(1)); diff != "" {
-		t.Errorf("of one that runs (-want +got)\n%s", diff)
+		t.Errorf("a program that runs (-want +got)\n%s", diff)
 	}
 	cancel()
 	<-c.programs[0].done // it ends with the connection

@@ -5,9 +5,7 @@ package grant_test
 
 import (
 	"context"
-	"fmt"
 	"io"
-	"net"
 	"os"
 	"path/filepath"
 	"strings"
@@ -341,15 +339,7 @@ func TestARequestThatCannotBeReadIsAnsweredSo(t *testing.T) {
 	t.Parallel()
 	s := state(t)
 	defer serve(t, s)()
-	dir, err := os.Open(filepath.Dir(s.Socket()))
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer dir.Close()
-	conn, err := net.Dial("unix", fmt.Sprintf("/proc/self/fd/%d/%s", dir.Fd(), filepath.Base(s.Socket())))
-	if err != nil {
-		t.Fatal(err)
-	}
+	conn := dial(t, s)
 	defer conn.Close()
 	if _, err := conn.Write([]byte("{]\n")); err != nil {
 		t.Fatal(err)

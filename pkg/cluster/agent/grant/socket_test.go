@@ -35,6 +35,21 @@ func state(t *testing.T) nodefile.Store {
 	return s
 }
 
+// dial connects to the socket. Its path is too long for an address.
+func dial(t *testing.T, s nodefile.Store) net.Conn {
+	t.Helper()
+	dir, err := os.Open(filepath.Dir(s.Socket()))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer dir.Close()
+	conn, err := net.Dial("unix", fmt.Sprintf("/proc/self/fd/%d/%s", dir.Fd(), filepath.Base(s.Socket())))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return conn
+}
+
 // serve listens until the returned function is called.
 func serve(t *testing.T, s nodefile.Store) (stop func()) {
 	t.Helper()
@@ -91,16 +106,8 @@ func TestClientsThatSayNothingOrNonsenseStopNoOther(t *testing.T) {
 	t.Parallel()
 	s := state(t)
 	defer serve(t, s)()
-	dir, err := os.Open(filepath.Dir(s.Socket()))
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer dir.Close()
 	for _, say := range []string{"", "\x00", `{"version": 1`, strings.Repeat("[", 1<<16)} {
-		conn, err := net.Dial("unix", fmt.Sprintf("/proc/self/fd/%d/%s", dir.Fd(), filepath.Base(s.Socket())))
-		if err != nil {
-			t.Fatal(err)
-		}
+		conn := dial(t, s)
 		defer conn.Close()
 		_, _ = conn.Write([]byte(say)) // the agent may have closed it
 	}

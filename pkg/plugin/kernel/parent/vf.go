@@ -83,7 +83,10 @@ func (s search) checked(ctx context.Context, l rtnl.Link) (pf string, vf rtnl.VF
 	dir, id := candidate{Link: l}.device(s.sys)
 	mlx5 := func() bool { return linkBase(s.sys, dir+"/driver") == "mlx5_core" }
 	physfn := dir + "/physfn"
-	pfs, _ := fs.ReadDir(s.sys, physfn+"/net") // none if it is no VF, or its PF has no interface here
+	pfs, _ := fs.ReadDir(s.sys, physfn+"/net")
+	if len(pfs) == 0 { // it is no VF, or its PF has no interface here
+		return "", rtnl.VF{}, false
+	}
 	number, ok := s.number(physfn, id)
 	if !ok {
 		return "", rtnl.VF{}, false
