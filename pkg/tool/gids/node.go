@@ -29,10 +29,9 @@ import (
 
 // Node is the node to look at, or a pod on it.
 type Node struct {
-	Sys     fs.FS           // root of sysfs, as the calling thread's namespace sees it
-	Records []record.Record // of the attachments on the node; nil in a pod
-
-	dial func() (*nldev.Conn, error) // nil: rdma.Config's
+	Sys     fs.FS                       // root of sysfs, as the calling thread's namespace sees it
+	Records []record.Record             // of the attachments on the node; nil in a pod
+	Dial    func() (*nldev.Conn, error) // nil: rdma.Config's
 }
 
 // Namespace is what programs in a network namespace can use.
@@ -80,7 +79,7 @@ func (n Node) Here(ctx context.Context, only conf.LinkName) (Namespace, error) {
 	if err != nil {
 		return Namespace{}, err
 	}
-	s := rdma.New(rdma.Config{Dial: n.dial, Sys: n.Sys})
+	s := rdma.New(rdma.Config{Dial: n.Dial, Sys: n.Sys})
 	defer s.Close()
 	ports, err := Ports(ctx, s, plan.Host, plan.Host)
 	if err != nil {
@@ -108,7 +107,7 @@ func (n Node) At(ctx context.Context, netns string, only conf.LinkName) (Namespa
 	if err = k.Enter(func() (err error) { pod, err = viewHere(ctx); return err }); err != nil {
 		return Namespace{}, err
 	}
-	s := rdma.New(rdma.Config{Dial: n.dial, Sys: n.Sys, Enter: k.Enter, Netns: netns})
+	s := rdma.New(rdma.Config{Dial: n.Dial, Sys: n.Sys, Enter: k.Enter, Netns: netns})
 	defer s.Close()
 	ports, err := usable(ctx, s)
 	if err != nil {
@@ -252,7 +251,7 @@ func (n Node) look(ctx context.Context, path string, id netns.ID, devices []plan
 	if id != (netns.ID{}) && k.ID() != id {
 		return nil, nil
 	}
-	s := rdma.New(rdma.Config{Dial: n.dial, Sys: n.Sys, Enter: k.Enter, Netns: path})
+	s := rdma.New(rdma.Config{Dial: n.Dial, Sys: n.Sys, Enter: k.Enter, Netns: path})
 	defer s.Close()
 	for i := range host {
 		if err := host[i].add(s, plan.Host, plan.Pod); err != nil {
@@ -366,7 +365,7 @@ func (n Node) Tables(ctx context.Context) ([]Table, error) {
 	if err != nil {
 		return nil, err
 	}
-	s := rdma.New(rdma.Config{Dial: n.dial, Sys: n.Sys})
+	s := rdma.New(rdma.Config{Dial: n.Dial, Sys: n.Sys})
 	defer s.Close()
 	host, err := Ports(ctx, s, plan.Host, plan.Host)
 	if err != nil {

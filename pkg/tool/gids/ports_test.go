@@ -157,7 +157,7 @@ func TestANodeTellsWhatItsPodsHave(t *testing.T) {
 	}
 	rec.Plan.Interfaces = []plan.Interface{{Name: "net1", Addresses: []plan.LeasedAddress{{Prefix: netip.MustParsePrefix("172.16.0.5/24")}}}}
 	rec.Plan.Ops = plan.InPod(found, plan.Move{Device: plan.RDMADevice{Name: "mlx5_1", Index: 2, Port: 1}}, plan.Move{Device: plan.RDMADevice{Name: "mlx5_7", Index: 7, Port: 1}})
-	n := Node{Sys: sys, Records: []record.Record{rec}, dial: func() (*nldev.Conn, error) {
+	n := Node{Sys: sys, Records: []record.Record{rec}, Dial: func() (*nldev.Conn, error) {
 		return nldev.New(devices{[]string{"mlx5_0", "mlx5_1"}, 1}), nil
 	}}
 
