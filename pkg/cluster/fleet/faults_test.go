@@ -44,6 +44,9 @@ func TestFaultsOfTwoPortsAreConfirmedApart(t *testing.T) {
 	t.Parallel()
 	f := Flaps{Calm: 5 * time.Minute}
 	f.Look(0, map[string][]Fault{"ens1": {NeighbourLost, GIDTableFull}, "ens2": {Down}})
+	if late := (&Flaps{Calm: f.Calm, seen: f.seen}).Look(f.Calm, map[string][]Fault{"ens2": {Down}}); len(late) > 0 {
+		t.Errorf("what was seen too long ago confirms %v", late)
+	}
 	got := f.Look(time.Minute, map[string][]Fault{"ens1": {NeighbourLost, GIDTableFull, Down}, "ens2": nil, "ens3": {Down}})
 	if want := (map[string][]Fault{"ens1": {GIDTableFull, NeighbourLost}}); !reflect.DeepEqual(got, want) {
 		t.Errorf("got %v, want %v", got, want)

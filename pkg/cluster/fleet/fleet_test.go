@@ -47,6 +47,12 @@ func TestWhatDiffersIsNamed(t *testing.T) {
 		"one rail has another MTU": {func(n []Node) []Node { n[7].Rails[3].MTU = 1500; return n }, []string{
 			"gpu-007 [3] MTU: 1500; 9000 on 47 of 48 nodes",
 		}},
+		"rails differ alike from different numbers of nodes": {func(n []Node) []Node {
+			n[7].Rails[3].MTU, n[7].Rails[4].MTU, n[9].Rails[4].MTU = 1500, 1500, 1500
+			return n
+		}, []string{
+			"gpu-007 [3] MTU: 1500; 9000 on 47 of 48 nodes", "gpu-007 [4] MTU: 1500; 9000 on 46 of 48 nodes", "gpu-009 [4] MTU: 1500; 9000 on 46 of 48 nodes",
+		}},
 		"a node has another firmware": {func(n []Node) []Node {
 			for r := range n[7].Rails {
 				n[7].Rails[r].Firmware = "28.38.1900"
@@ -83,10 +89,28 @@ func TestWhatDiffersIsNamed(t *testing.T) {
 		}, []string{
 			"gpu-007 [] number of rails: 7; 8 on 47 of 48 nodes", "gpu-007 [3] NIC: missing; 0000:31:00.0", "gpu-007 [6] MTU: 1500; 9000 on 47 of 48 nodes",
 		}},
+		// One NIC of it is at an address that no other node has, and so are those of another node.
+		"nodes have more NICs": {func(n []Node) []Node {
+			for i, pci := range map[int]string{7: "0000:f1:00.0", 9: "0000:f2:00.0"} {
+				n[i].Rails = append([]Rail{{PCI: pci, MTU: i}}, n[i].Rails...)
+				for r := range n[i].Rails {
+					n[i].Rails[r].Rail = r
+				}
+			}
+			n[7].Rails[4].PCI = "0000:f3:00.0"
+			return n
+		}, []string{"gpu-007 [] number of rails: 9; 8 on 46 of 48 nodes", "gpu-009 [] number of rails: 9; 8 on 46 of 48 nodes"}},
+		"a NIC is named twice": {func(n []Node) []Node {
+			n[7].Rails = append(n[7].Rails, n[7].Rails[3])
+			n[7].Rails[8].MTU = 1500
+			n[9].Rails[3].MTU = 1500
+			return n
+		}, []string{"gpu-007 [] number of rails: 9; 8 on 47 of 48 nodes", "gpu-009 [3] MTU: 1500; 9000 on 47 of 48 nodes"}},
 		"another NIC differs in its type alone": {func(n []Node) []Node {
 			n[7].Rails[3].DeviceID, n[7].Rails[3].Firmware, n[7].Rails[3].Speed = "101b", "20.1", 200000
+			n[9].Rails[3].MTU = 1500 // of those of its type
 			return n
-		}, []string{"gpu-007 [3] type of NIC: 15b3:101b; 15b3:1021 on 47 of 48 nodes"}},
+		}, []string{"gpu-007 [3] type of NIC: 15b3:101b; 15b3:1021 on 47 of 48 nodes", "gpu-009 [3] MTU: 1500; 9000 on 46 of 47 nodes"}},
 		"no value has a majority": {func(n []Node) []Node {
 			for i := range n {
 				n[i].Rails[0].MTU = []int{9000, 1500, 4200, 4200}[i%4]
@@ -114,8 +138,9 @@ func TestWhatDiffersIsNamed(t *testing.T) {
 		"no node":  {func([]Node) []Node { return nil }, []string{}},
 		"two nodes, of which the cables of one are swapped": {func(n []Node) []Node {
 			n[0].Rails[3].Switch, n[0].Rails[4].Switch = n[0].Rails[4].Switch, n[0].Rails[3].Switch
+			n[0].Rails[5].MTU = 1500
 			return n[:2]
-		}, []string{}},
+		}, []string{" [5] MTU: 1500 on 1, 9000 on 1; "}},
 		// Its own line, and no other.
 		"a node that lies": {func(n []Node) []Node {
 			n[7].Rails = []Rail{{Rail: 31, PCI: n[3].Rails[3].PCI, MTU: -1, Switch: "leaf-0-3"}, {Rail: 30, PCI: n[3].Rails[3].PCI, Switch: "leaf-0-3"}}

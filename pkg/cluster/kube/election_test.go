@@ -31,11 +31,11 @@ func TestALeaseIsWrittenAsItWasRead(t *testing.T) {
 	const all = "/apis/coordination.k8s.io/v1/namespaces/net/leases"
 	for i, want := range []request{
 		{method: "GET", path: all + "/gc"},
-		{method: "POST", path: all, body: `"kind":"Lease","apiVersion":"coordination.k8s.io/v1"`},
+		{method: "POST", path: all, kind: "application/json", body: `{"kind":"Lease","apiVersion":"coordination.k8s.io/v1","metadata":{"name":"gc","namespace":"net"},"spec":{}}`},
 		{method: "GET", path: all + "/gc"},
-		{method: "PUT", path: all + "/gc", body: `"resourceVersion":"7"`},
+		{method: "PUT", path: all + "/gc", kind: "application/json", body: `"resourceVersion":"7"`},
 	} {
-		if got := s.requests()[i]; got.method != want.method || got.path != want.path || !strings.Contains(got.body, want.body) {
+		if got := s.requests()[i]; got.method != want.method || got.path != want.path || got.kind != want.kind || !strings.Contains(got.body, want.body) {
 			t.Errorf("asked %+v, want %+v", got, want)
 		}
 	}

@@ -37,6 +37,7 @@ type server struct {
 	mu      sync.Mutex
 	answers []answer
 	asked   []request
+	accepts []string // what the client wants, of each
 }
 
 func serve(t *testing.T, answers ...answer) *server {
@@ -72,6 +73,7 @@ func (s *server) next(r *http.Request) answer {
 	defer s.mu.Unlock()
 	i := min(len(s.asked), len(s.answers)-1)
 	s.asked = append(s.asked, request{r.Method, r.URL.Path, r.URL.Query().Encode(), r.Header.Get("Content-Type"), string(body)})
+	s.accepts = append(s.accepts, r.Header.Get("Accept"))
 	return s.answers[i]
 }
 

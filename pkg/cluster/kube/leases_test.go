@@ -40,7 +40,9 @@ func TestALeaseIsWrittenWithTheVersionThatWasSeen(t *testing.T) {
 	s := serve(t, railLease("one", "43"))
 	want := lease()
 	want.ResourceVersion = "43"
-	if got, err := s.api(t).Leases().Update(t.Context(), lease()); err != nil || got != want {
+	written := lease()
+	written.Spec.Written = written.Spec.Written.In(time.FixedZone("CET", 3600))
+	if got, err := s.api(t).Leases().Update(t.Context(), written); err != nil || got != want {
 		t.Errorf("error %v, (-want +got)\n%s", err, cmp.Diff(want, got))
 	}
 	released := lease()
@@ -90,7 +92,7 @@ func TestALeaseIsLookedForByItsFields(t *testing.T) {
 	for _, q := range []sticky.Query{
 		{},
 		{Pool: "gpu", Key: nodefile.Key{Namespace: "default", Pod: "db-0", Interface: "net1"}},
-		{Pool: "gpu", Node: "node-1"},
+		{Pool: "gpu", Rack: "7", Node: "node-1"},
 	} {
 		if got, err := s.api(t).Leases().List(t.Context(), q); err != nil || !cmp.Equal(got, []sticky.Lease{lease()}) {
 			t.Errorf("%+v: %v, error %v", q, got, err)
@@ -103,7 +105,7 @@ func TestALeaseIsLookedForByItsFields(t *testing.T) {
 	want := []string{
 		"limit=500",
 		"fieldSelector=spec.pool%3Dgpu%2Cspec.namespace%3Ddefault%2Cspec.pod%3Ddb-0%2Cspec.interface%3Dnet1&limit=500",
-		"fieldSelector=spec.pool%3Dgpu%2Cspec.holder.nodeName%3Dnode-1&limit=500",
+		"fieldSelector=spec.pool%3Dgpu%2Cspec.rack%3D7%2Cspec.holder.nodeName%3Dnode-1&limit=500",
 	}
 	if diff := cmp.Diff(want, queries); diff != "" {
 		t.Errorf("(-want +got)\n%s", diff)

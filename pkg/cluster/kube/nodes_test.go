@@ -32,6 +32,9 @@ func TestANodeIsItsLabelsAndItsMachine(t *testing.T) {
 	if _, err := nodes.Machine(t.Context(), "gpu-2"); !is(block.ErrNotFound)(err) {
 		t.Errorf("a node that is not there: %v", err)
 	}
+	if got, err := serve(t, answer{code: 200, body: `{"metadata": {"uid": "u"}, "status": {"nodeInfo": {"machineID": "abc"}}}`}).api(t).Machine(t.Context(), "gpu-1"); got != "abc" || err != nil {
+		t.Errorf("its machine is %q, %v", got, err)
+	}
 	if asked := s.requests(); asked[0].path != "/api/v1/nodes/gpu-1" || asked[0].query != "" { // of etcd, not of a cache
 		t.Errorf("asked %+v", asked)
 	}
@@ -89,7 +92,7 @@ func TestANodeIsReadyIfItsConditionSaysSo(t *testing.T) {
 // written into a RailLease, cause neither a request nor an error.
 func TestOneQuestionIsAskedAboutAPod(t *testing.T) {
 	t.Parallel()
-	s := serve(t, answer{code: 200, body: `{"items": [{"metadata": {"name": "db-0"}}]}`}, answer{code: 200, body: `{"items": []}`}, status(403, "Forbidden"))
+	s := serve(t, answer{code: 200, body: `{"items": [{"metadata": {"name": "db.x-0"}}]}`}, answer{code: 200, body: `{"items": []}`}, status(403, "Forbidden"))
 	nodes := s.api(t)
 	for _, name := range [][2]string{{"../nodes", "db-0"}, {"a/b", "db-0"}, {"", "db-0"}, {"team%2fb", "db-0"}, {"team", "../x"}, {"team", ""}, {"team", "db-0,spec.nodeName!=x"}, {"team", "DB"}, {"team", "a\x1b[2J"}} {
 		if got, err := nodes.Runs(t.Context(), name[0], name[1], "gpu-1"); got || err != nil {
@@ -97,15 +100,15 @@ func TestOneQuestionIsAskedAboutAPod(t *testing.T) {
 		}
 	}
 	for _, want := range []bool{true, false} {
-		if got, err := nodes.Runs(t.Context(), "team-b", "db-0", "gpu-1"); err != nil || got != want {
+		if got, err := nodes.Runs(t.Context(), "team-b", "db.x-0", "gpu-1"); err != nil || got != want {
 			t.Errorf("runs %t, error %v, want %t", got, err, want)
 		}
 	}
-	if _, err := nodes.Runs(t.Context(), "team-b", "db-0", "gpu-1"); err == nil {
+	if _, err := nodes.Runs(t.Context(), "team-b", "db.x-0", "gpu-1"); err == nil {
 		t.Error("no error without the right to look")
 	}
 	asked := s.requests()
-	if len(asked) != 3 || asked[0].path != "/api/v1/namespaces/team-b/pods" || asked[0].query != "fieldSelector=metadata.name%3Ddb-0%2Cspec.nodeName%3Dgpu-1&limit=1" {
+	if len(asked) != 3 || asked[0].path != "/api/v1/namespaces/team-b/pods" || asked[0].query != "fieldSelector=metadata.name%3Ddb.x-0%2Cspec.nodeName%3Dgpu-1&limit=1" {
 		t.Errorf("asked %+v", asked)
 	}
 }
@@ -164,7 +167,7 @@ func TestRailsOfANodeAreOneConditionAndOneTaint(t *testing.T) {
 	const said = `, {"type": "RoceRailsReady", "status": "False", "reason": "RailsNotReady", "message": "rail 1 (ens2): Down"}`
 	down := fleet.Condition{Status: "False", Reason: "RailsNotReady", Message: "rail 1 (ens2): Down"}
 	both := down
-	both.Message = "rail 0 (ens1): Down; rail 1 (ens2): Down"
+	both.Reason, both.Message = "Both", "rail 0 (ens1): Down; rail 1 (ens2): Down"
 	for name, tt := range map[string]struct {
 		now   answer
 		want  fleet.Condition
@@ -176,7 +179,7 @@ func TestRailsOfANodeAreOneConditionAndOneTaint(t *testing.T) {
 			`PATCH /api/v1/nodes/gpu-1/status application/strategic-merge-patch+json {"status":{"conditions":[{"lastHeartbeatTime":"2026-01-02T12:00:00Z","lastTransitionTime":"2026-01-02T12:00:00Z","message":"rail 1 (ens2): Down","reason":"RailsNotReady","status":"False","type":"RoceRailsReady"}]}}`,
 		}},
 		"another message": {now: it(said, ours), want: both, taint: true, asks: []string{
-			`PATCH /api/v1/nodes/gpu-1/status application/strategic-merge-patch+json {"status":{"conditions":[{"lastHeartbeatTime":"2026-01-02T12:00:00Z","message":"rail 0 (ens1): Down; rail 1 (ens2): Down","reason":"RailsNotReady","status":"False","type":"RoceRailsReady"}]}}`,
+			`PATCH /api/v1/nodes/gpu-1/status application/strategic-merge-patch+json {"status":{"conditions":[{"lastHeartbeatTime":"2026-01-02T12:00:00Z","message":"rail 0 (ens1): Down; rail 1 (ens2): Down","reason":"Both","status":"False","type":"RoceRailsReady"}]}}`,
 		}},
 		"a taint": {now: it(said, other), want: down, taint: true, asks: []string{
 			`PATCH /api/v1/nodes/gpu-1 application/merge-patch+json {"metadata":{"resourceVersion":"7","uid":"u"},"spec":{"taints":[{"key":"nvidia.com/gpu","value":"v","effect":"NoExecute"},{"key":"roce-cni.io/rail-not-ready","effect":"NoSchedule"}]}}`,
@@ -204,6 +207,10 @@ func TestRailsOfANodeAreOneConditionAndOneTaint(t *testing.T) {
 	}
 	if last := s.requests()[2]; strings.Contains(last.body, "nvidia.com") || !strings.Contains(last.body, `"8"`) {
 		t.Errorf("a taint that has gone is written again: %s", last.body)
+	}
+	s = serve(t, it(said, ours), status(409, "Conflict"))
+	if err := s.api(t).SetRails(t.Context(), "gpu-1", down, false); !is(block.ErrConflict)(err) {
+		t.Errorf("of a Node that has changed: %v", err)
 	}
 	s = serve(t, it(said, ours), status(403, "Forbidden"))
 	if err := s.api(t).SetRails(t.Context(), "gpu-1", down, false); cnierr.CodeOf(err) != cnierr.NotAvailable || !strings.Contains(cnierr.CNI("", err).Details, "kubectl taint nodes gpu-1 roce-cni.io/rail-not-ready-") {

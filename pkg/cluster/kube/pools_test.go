@@ -6,8 +6,10 @@ package kube_test
 import (
 	"net/http"
 	"testing"
+	"time"
 
 	"github.com/google/go-cmp/cmp"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/watch"
 
@@ -16,7 +18,7 @@ import (
 )
 
 const (
-	railPool = `{"apiVersion": "roce-cni.io/v1alpha1", "kind": "RailPool", "metadata": {"name": "gpu", "labels": {"a": "b"}},
+	railPool = `{"apiVersion": "roce-cni.io/v1alpha1", "kind": "RailPool", "metadata": {"name": "gpu", "creationTimestamp": "2026-01-02T03:04:05Z", "labels": {"a": "b"}},
 		"spec": {"blockSize": 8, "nodeSelector": {"x": "y"}, "template": {"count": 8, "subnets": [{"subnet": "10.{rail}.0.0/16", "ranges": ["10.{rail}.1.0/24"]}]}},
 		"status": {"claimed": 3, "conditions": [{"type": "Valid", "status": "True"}]}}`
 	railPools = `{"apiVersion": "roce-cni.io/v1alpha1", "kind": "RailPoolList", "metadata": {"resourceVersion": "7"}, "items": [` + railPool + `]}`
@@ -24,7 +26,7 @@ const (
 
 // want is what package block makes of it.
 func want() block.Pool {
-	return block.Pool{Name: "gpu", Spec: block.PoolSpec{
+	return block.Pool{Name: "gpu", Created: time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC), Spec: block.PoolSpec{
 		BlockSize: 8, NodeSelector: map[string]string{"x": "y"},
 		Template: &block.Template{Count: 8, Subnets: []block.Subnet{{Subnet: "10.{rail}.0.0/16", Ranges: []string{"10.{rail}.1.0/24"}}}},
 	}}
@@ -47,7 +49,7 @@ func TestAPoolStandsIfABlockPreventsItsRemoval(t *testing.T) {
 	t.Parallel()
 	const used = `"finalizers": ["roce-cni.io/in-use"]`
 	for meta, want := range map[string]bool{
-		`"uid": "u1", ` + used: true, `"uid": "u2", ` + used: false, `"uid": "u1"`: false,
+		`"uid": "u1", ` + used: true, `"uid": "u2", ` + used: false, `"uid": "u1", "finalizers": ["other"]`: false,
 		`"uid": "u1", "deletionTimestamp": "2026-01-01T00:00:00Z", ` + used: false,
 	} {
 		s := serve(t, answer{code: 200, body: `{"metadata": {"name": "gpu", ` + meta + `}}`})
@@ -102,7 +104,7 @@ func TestAMarkIsOneFinalizer(t *testing.T) {
 
 func TestReflectorsListAndWatchPools(t *testing.T) {
 	t.Parallel()
-	s := serve(t, answer{code: 200, body: railPools}, answer{code: 200, body: `{"type": "MODIFIED", "object": ` + railPool + `}`})
+	s := serve(t, answer{code: 200, body: railPools}, answer{code: 200, body: `{"type": "MODIFIED", "object": ` + railPool + `}{"type": "ERROR", "object": ` + status(410, "Expired").body + `}`})
 	lw := s.api(t).WatchPools()
 	listed, err := lw.ListWithContextFunc(t.Context(), metav1.ListOptions{})
 	list, ok := listed.(*kube.RailPoolList)
@@ -118,6 +120,9 @@ func TestReflectorsListAndWatchPools(t *testing.T) {
 	changed, ok := e.Object.(*kube.RailPool)
 	if e.Type != watch.Modified || !ok {
 		t.Fatalf("got %#v", e)
+	}
+	if e = <-events.ResultChan(); e.Type != watch.Error || !apierrors.IsResourceExpired(apierrors.FromObject(e.Object)) {
+		t.Errorf("a watch that must begin again: %#v", e)
 	}
 	for _, p := range []kube.RailPool{list.Items[0], *changed} {
 		if diff := cmp.Diff(want(), p.Pool()); diff != "" {

@@ -7,11 +7,13 @@ import (
 	"fmt"
 	"strings"
 	"testing"
+	"time"
 
 	networking "k8s.io/api/networking/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/roce-cni/roce-cni/pkg/base/cnierr"
+	"github.com/roce-cni/roce-cni/pkg/cluster/block"
 	"github.com/roce-cni/roce-cni/pkg/cluster/kube"
 )
 
@@ -58,5 +60,8 @@ func TestAServerWithoutServiceCIDRs(t *testing.T) {
 	}
 	if err := services.ServesCIDRs(t.Context()); err != nil {
 		t.Error(err)
+	}
+	if err := serve(t, answer{slow: true}).api(t).Within(50 * time.Millisecond).ServesCIDRs(t.Context()); !is(block.ErrUnknown)(err) {
+		t.Errorf("without an answer in time: %v", err)
 	}
 }
