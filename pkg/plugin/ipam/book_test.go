@@ -182,7 +182,7 @@ func TestOneAddressOfEachSubnetOrNone(t *testing.T) {
 		t.Errorf("got %v", l)
 	}
 	_, err := n.lease(ask("b", four, six, tiny))
-	wantCode(t, err, cnierr.PoolExhausted, "10.9.0.0/32")
+	wantCode(t, err, cnierr.PoolExhausted, "no address of 10.9.0.0/32 is left: 1 leased, 0 in quarantine, 0 excluded or reserved, 1 in all")
 	entries, err := n.book().List(ctx, "rail")
 	if err != nil || len(entries) != 3 {
 		t.Errorf("a lease that failed left something: %v, %v", entries, err)
@@ -247,6 +247,25 @@ func TestOnlyQuarantineLeftGivesTheOldestAddress(t *testing.T) {
 		if l := n.mustLease(ask(fmt.Sprint("other", i), s)); l[0] != order[i]+" early" {
 			t.Errorf("got %v, want %s early", l, order[i])
 		}
+	}
+}
+
+// What a subnet needs may be behind addresses of others, in quarantine and among those that the pod had.
+func TestAddressesInQuarantineAreFoundBehindThoseOfOtherSubnets(t *testing.T) {
+	t.Parallel()
+	n := newNode(t)
+	four, six := subnet("10.0.0.1/32"), subnet("fd00::1/128")
+	n.mustLease(ask("a", four, six))
+	n.release("a")
+	if d := cmp.Diff([]string{"fd00::1/128 early", "10.0.0.1/32 early"}, n.mustLease(ask("b", six, four))); d != "" {
+		t.Errorf("of another pod (-want +got):\n%s", d)
+	}
+	four, six = subnet("10.1.0.0/24"), subnet("fd01::/64")
+	had := n.mustLease(ask("c", four, six))
+	n.release("c")
+	slices.Reverse(had)
+	if d := cmp.Diff(had, n.mustLease(ask("c", six, four))); d != "" {
+		t.Errorf("of the pod that had them (-want +got):\n%s", d)
 	}
 }
 

@@ -263,6 +263,33 @@ func TestRejectedAddressTakesItsSlotFromTheWholeGroup(t *testing.T) {
 	}
 }
 
+// The first group has subnets that overlap, so it has no common slot. Another has the slot of the
+// next one by chance, and keeps it.
+func TestGroupsOfRailsHaveNothingToDoWithEachOther(t *testing.T) {
+	t.Parallel()
+	for i := range 4 {
+		n, pod := newNode(t), fmt.Sprint("pod", i)
+		all := []ipam.Subnet{
+			subnet("10.5.0.0/29"), subnet("10.5.0.0/28"), subnet("10.1.0.0/29"), subnet("10.2.0.0/29"),
+			subnet("10.3.0.0/29", "10.3.0.2-10.3.0.3"), subnet("10.4.0.0/29", "10.4.0.1-10.4.0.2"),
+		}
+		for i := range all {
+			all[i].Group = 1 + i/2
+		}
+		a := requesting(ask(pod, all...), "10.1.0.2")
+		if d := cmp.Diff([]string{"10.1.0.2/29", "10.2.0.2/29", "10.3.0.2/29", "10.4.0.2/29"}, n.mustLease(a)[2:]); d != "" {
+			t.Errorf("%s (-want +got):\n%s", pod, d)
+		}
+		must(t, n.book().Reject(ctx, a, a.Requested))
+		want := []string{"rail 10.1.0.2 conflict", "rail 10.2.0.2 quarantined", "rail 10.3.0.2 leased", "rail 10.4.0.2 leased"}
+		for i, e := range n.entries()[:4] {
+			if !strings.HasPrefix(e, want[i]+" ") {
+				t.Errorf("after the conflict: %s, want %s", e, want[i])
+			}
+		}
+	}
+}
+
 func TestRejectedAddressOfNoGroupGoesAlone(t *testing.T) {
 	t.Parallel()
 	n := newNode(t)

@@ -116,7 +116,7 @@ func TestNoLeaseIsFreedIfMostNamespacesSeemToBeGone(t *testing.T) {
 		}
 		o := ask("own").Owner
 		must(t, n.book().Release(ctx, o.Key(), o.Netns))
-		if got := n.holders(); len(got) != c.left || c.left == c.others == strings.Contains(n.log.String(), "leases are freed") ||
+		if got := n.holders(); len(got) != c.left || len(n.reaped) != c.others-c.left || c.left == c.others == strings.Contains(n.log.String(), "leases are freed") ||
 			c.left == c.others != strings.Contains(n.log.String(), "no lease is freed") {
 			t.Errorf("%d of %d are gone: held by %v, log %s", c.gone, c.others, got, n.log.String())
 		}

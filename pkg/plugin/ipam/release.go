@@ -122,12 +122,11 @@ func (b *Book) ReleaseAddress(ctx context.Context, pool string, addr netip.Addr)
 	return cnierr.New(cnierr.BadConfig, "release address", addr.String(), "look for it with rocectl pool list", "pool %q has not leased it", pool)
 }
 
-// reapWindow is how many namespaces one call looks at. attachWindow is how many
-// attachments: a pod can have many interfaces in one namespace.
+// reapWindow is how many namespaces one call looks at, and reapSample how many if one of them
+// is gone.
 const (
-	reapWindow   = 2
-	reapSample   = 32
-	attachWindow = 32
+	reapWindow = 2
+	reapSample = 32
 )
 
 // reap puts leases of namespaces that are gone into quarantine, because Multus sends no GC
@@ -157,7 +156,8 @@ func (w *work) reap(k Key, present netns.Ref, limit int) {
 	}
 }
 
-// look judges up to limit namespaces. It returns the number of namespaces that
+// look judges up to limit namespaces, of up to four times as many attachments: a pod can have
+// many interfaces in one namespace. It returns the number of namespaces that
 // it judged, the number of those that are gone, and the holdings of those.
 func (w *work) look(k Key, present netns.Ref, limit int) (checked, gone int, dead []ledger.Neighbour) {
 	known := map[netns.Ref]bool{present: false}

@@ -46,7 +46,7 @@ func in(pool string, a ipam.Ask) ipam.Ask {
 func TestReleaseFindsWhatIsHeldInAllPools(t *testing.T) {
 	t.Parallel()
 	n := newNode(t)
-	n.mustLease(in("rail2", ask("a", subnet("10.2.0.1/32"))))
+	n.mustLease(in("rail2", ask("a", subnet("10.2.0.10/32"))))
 	n.mustLease(in("rail10", ask("a", subnet("10.10.0.1/32"), subnet("fd00::1/128"))))
 	n.mustLease(in("rail2", ask("b", subnet("10.2.0.2/32"))))
 	n.now += time.Second
@@ -55,8 +55,8 @@ func TestReleaseFindsWhatIsHeldInAllPools(t *testing.T) {
 	n.wantEntries(
 		"rail10 10.10.0.1 quarantined a 2s",
 		"rail10 fd00::1 quarantined a 2s",
-		"rail2 10.2.0.1 quarantined a 2s",
 		"rail2 10.2.0.2 leased b 3s",
+		"rail2 10.2.0.10 quarantined a 2s",
 	)
 	if list, err := n.book().List(ctx, "rail2"); err != nil || len(list) != 2 {
 		t.Errorf("of one pool: %v, %v", list, err)
@@ -218,6 +218,41 @@ func TestExpiredAddressesAreFreedAFewAtATime(t *testing.T) {
 	}
 	if got := len(n.entries()); got > 10 {
 		t.Errorf("%d addresses are used, want those of 6 pods and few more", got)
+	}
+}
+
+// An address that another host has answered for is longer in quarantine than those behind it.
+// Addresses of another pool have a quarantine of their own.
+func TestAddressesBehindAConflictBecomeFree(t *testing.T) {
+	t.Parallel()
+	n, s := newNode(t), subnet("10.0.0.0/24")
+	for i := range 6 {
+		pod := fmt.Sprint("other", i)
+		n.mustLease(in("other", ask(pod, s)))
+		n.release(pod)
+	}
+	pass := func(pod string) ipam.Ask {
+		a := ask(pod, s)
+		a.Quarantine = 0
+		return a
+	}
+	bad := pass("bad")
+	must(t, n.book().Reject(ctx, bad, []netip.Addr{netip.MustParsePrefix(n.mustLease(bad)[0]).Addr()}))
+	n.now += time.Second
+	for i := range 12 {
+		n.mustLease(pass(fmt.Sprint("pod", i)))
+		n.release(fmt.Sprint("pod", i))
+	}
+	count := map[string]int{}
+	for _, e := range n.entries() {
+		pool, rest, _ := strings.Cut(e, " ")
+		count[pool]++
+		if strings.Contains(rest, "conflict") {
+			count["conflict"]++
+		}
+	}
+	if count["other"] != 6 || count["conflict"] != 1 || count["rail"] > 6 {
+		t.Errorf("in use are %v", n.entries())
 	}
 }
 

@@ -6,6 +6,7 @@ package ipam
 import (
 	"errors"
 	"net/netip"
+	"os"
 	"strings"
 	"testing"
 
@@ -106,7 +107,7 @@ func TestARequestedAddressIsRefusedWithTheReason(t *testing.T) {
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			t.Parallel()
-			ask := Ask{Pool: "p", Subnets: c.subnets, Requested: addrs(t, c.requested), Reserved: addrs(t, "10.0.0.77")}
+			ask := Ask{Pool: "p", Subnets: c.subnets, Requested: addrs(t, c.requested), Reserved: addrs(t, "10.0.0.66 10.0.0.77")}
 			_, err := ask.wants()
 			if c.want == "" {
 				if err != nil {
@@ -122,6 +123,20 @@ func TestARequestedAddressIsRefusedWithTheReason(t *testing.T) {
 				t.Errorf("%v has no hint or no subject", err)
 			}
 		})
+	}
+}
+
+// A folder may have several names, as /var/run/netns and /run/netns.
+func TestAPlaceIsAFolderWhateverItsName(t *testing.T) {
+	t.Parallel()
+	folder, other := t.TempDir(), t.TempDir()
+	if err := os.Symlink(folder, other+"/link"); err != nil {
+		t.Fatal(err)
+	}
+	for path, want := range map[string]bool{other + "/link/b": true, folder + "/b": true, other + "/b": false, other + "/none/b": false} {
+		if samePlace(folder+"/a", path) != want || samePlace(path, folder+"/a") != want {
+			t.Errorf("%s is in the place of %s: want %t", path, folder, want)
+		}
 	}
 }
 

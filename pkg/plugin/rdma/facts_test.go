@@ -115,6 +115,13 @@ func TestFactsFindTheDeviceOfAParent(t *testing.T) {
 			merge(sysfs("rxe0", ""), fstest.MapFS{"class/infiniband/rxe0/ports/1/link_layer": {Data: []byte("InfiniBand\n")}}),
 			"!its link layer is InfiniBand",
 		},
+		{
+			"a port of such a kernel that does not know what it is", plain,
+			[]*hca{oldKernel},
+			merge(sysfs("rxe0", ""), fstest.MapFS{"class/infiniband/rxe0/ports/1/link_layer": {Data: []byte("Unknown\n")}}),
+			"!its link layer is Unknown",
+		},
+		{"a port of such a kernel that says nothing", plain, []*hca{oldKernel}, sysfs("rxe0", ""), "!its link layer is "},
 		{"a port that is down", plain, []*hca{down}, nil, "!its state is DOWN, want ACTIVE"},
 	} {
 		t.Run(c.name, func(t *testing.T) {

@@ -336,6 +336,9 @@ func TestNeighboursAreAllHoldingsFromAnyPlace(t *testing.T) {
 				if len(seen) == 0 {
 					next[nb.Netns] = true
 				}
+				if own := owner(from).Netns; nb.Netns == own && len(seen) != n-1 {
+					t.Errorf("%s is its own neighbour %d, want the last one", own.Path, len(seen))
+				}
 				seen[nb.Netns] = true
 				if h := nb.Holding(); h.Owner.Netns != nb.Netns {
 					t.Error(h)

@@ -45,6 +45,7 @@ func TestWhatContradictsItselfIsDamaged(t *testing.T) {
 		"an owner with another quarantine": func(l *Ledger) {
 			l.lastOwner.put(appendAddr(lastOwnerKey("a", owner(2).Identity()), addr(2)), appendTime(nil, 1))
 		},
+		"an address that is set aside by nobody": func(l *Ledger) { l.meta.put(asideKey(addr(9)), []byte{valueVersion}) },
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -143,7 +144,9 @@ func TestADatabaseThatIsOpenStaysWhereItIs(t *testing.T) {
 	t.Parallel()
 	s, _ := store(t)
 	give(t, s, 1)
-	must(t, s.keep())
+	for range 2 { // an earlier repair may have left one
+		must(t, s.keep())
+	}
 	if n, err := holdings(t, s.Update); n != 1 || err != nil {
 		t.Errorf("got %d holdings, %v; want 1", n, err)
 	}
@@ -214,10 +217,15 @@ func TestALockFileWithoutBootIDEndsNoLease(t *testing.T) {
 			if b, err := os.ReadFile(s.lock()); string(b) != content {
 				t.Errorf("the lock file has now %q, %v", b, err)
 			}
-			err := s.Rebuild(t.Context(), func(error) (func(*Ledger), error) {
+			damaged, err := os.ReadFile(s.db())
+			must(t, err)
+			err = s.Rebuild(t.Context(), func(error) (func(*Ledger), error) {
 				return func(l *Ledger) { l.Restore(Holding{owner(1), []Place{{Spot: Spot{"a", addr(1)}}}}) }, nil
 			})
 			must(t, err)
+			if kept, err := os.ReadFile(s.Damaged()); string(kept) != string(damaged) {
+				t.Errorf("%d bytes of the damaged database are kept, want %d (%v)", len(kept), len(damaged), err)
+			}
 			if n, err := holdings(t, s.Update); n != 1 || err != nil {
 				t.Errorf("rebuilt: got %d holdings, %v; want 1", n, err)
 			}

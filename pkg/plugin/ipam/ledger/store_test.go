@@ -183,12 +183,32 @@ func TestALostLockFileEndsNoLease(t *testing.T) {
 	}
 }
 
+// If the lock file had the new boot ID by then, the next call would take the database of the
+// last boot for one of this boot.
+func TestTheBootIsNotedOnlyWhenWhatIsOfAnotherOneIsGone(t *testing.T) {
+	t.Parallel()
+	for _, name := range []string{dbName, dbName + ".damaged"} {
+		s, _ := store(t)
+		give(t, s, 1)
+		must(t, os.RemoveAll(filepath.Join(s.Dir, name)))
+		must(t, os.MkdirAll(filepath.Join(s.Dir, name, "stays"), 0o700))
+		s.BootID = boot2
+		if _, err := holdings(t, s.Update); cnierr.CodeOf(err) != cnierr.IO {
+			t.Errorf("%s cannot be removed: got %v, want code %d", name, err, cnierr.IO)
+		}
+		if b, err := os.ReadFile(s.lock()); string(b) != boot1 {
+			t.Errorf("%s cannot be removed: the lock file has %q, %v", name, b, err)
+		}
+	}
+}
+
 // A kill can come between any two steps of making a database.
 func TestWhatAKilledCreationLeavesIsOvercome(t *testing.T) {
 	t.Parallel()
 	for name, leave := range map[string]func(Store) error{
 		"an empty lock":       func(s Store) error { return os.WriteFile(s.lock(), nil, 0o600) },
 		"half a boot id":      func(s Store) error { return os.WriteFile(s.lock(), []byte("boo"), 0o600) },
+		"more than a boot id": func(s Store) error { return os.WriteFile(s.lock(), []byte(boot2+"\n"), 0o600) },
 		"half a new database": func(s Store) error { return os.WriteFile(s.db()+".new-0123456789abcdef", make([]byte, 4096), 0o600) },
 		"a new database": func(s Store) error {
 			f, err := os.Create(s.db() + ".new-fedcba9876543210")
