@@ -82,6 +82,7 @@ func TestTheParentOfAnAdoptedLinkIsWhatItStandsOn(t *testing.T) {
 		inPod  bool
 	}{
 		"a veth is a NIC":                    {"link add net1 type veth peer name peer0", "net1", true},
+		"a link that has no neighbours":      {"link add net1 type veth peer name peer0\nlink set net1 arp off", "net1", true},
 		"a macvlan of the pod":               {"link add nic1 type veth peer name peer0\nlink add net1 link nic1 type macvlan", "nic1", true},
 		"a macvlan of a macvlan of the pod":  {"link add nic1 type veth peer name peer0\nlink add mid0 link nic1 type macvlan\nlink add net1 link mid0 type macvlan", "nic1", true},
 		"a macvlan of the host's macvlan":    {"HOST link add mid0 link nic0 type macvlan\nHOST link add net1 link mid0 netns POD type macvlan", nic, false},
@@ -108,6 +109,9 @@ func TestTheParentOfAnAdoptedLinkIsWhatItStandsOn(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
+			if noARP := strings.Contains(tc.script, "arp off"); got.Adopted.NoARP != noARP {
+				t.Errorf("got %+v, without ARP: %v", got.Adopted, noARP)
+			}
 			if got.Parent.Name != tc.want || got.Parent.InPod != tc.inPod || len(got.Parent.Layers) == 0 || got.Parent.Device != "" {
 				t.Errorf("got %+v, want %s in the pod: %v", got.Parent, tc.want, tc.inPod)
 			}
@@ -121,7 +125,12 @@ func TestTheRemedyGivesAnAdoptedLinkItsAddressAgain(t *testing.T) {
 	op := plan.Op{Kind: lend(t, pod, k, 5, shortly)}
 	do(t, k, op)
 	pod.IP("addr del fd00:9::5/64 dev net1")
+	pod.IP("addr add fd00:9::5/64 dev lo") // that of another link
 	follow(t, node, k.Check(t.Context(), op))
+	do(t, k, op)
+	pod.IP("addr del fd00:9::5/64 dev net1")
+	pod.IP("link set net1 address 02:00:00:00:00:99")
+	follow(t, node, k.Check(t.Context(), op)) // which finds both
 	do(t, k, op)
 }
 

@@ -11,10 +11,12 @@ import (
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
+	"golang.org/x/sys/unix"
 
 	"github.com/roce-cni/roce-cni/pkg/base/cnierr"
 	"github.com/roce-cni/roce-cni/pkg/plugin/conf"
 	"github.com/roce-cni/roce-cni/pkg/plugin/kernel"
+	"github.com/roce-cni/roce-cni/pkg/plugin/kernel/kerneltest"
 	"github.com/roce-cni/roce-cni/pkg/plugin/plan"
 )
 
@@ -49,6 +51,42 @@ func TestTheLinkWithTheNameIsRemovedFirst(t *testing.T) {
 			t.Errorf("got %q, want %q", got, left)
 		}
 	}
+}
+
+// unopened mounts a namespace at a path that is too long to be opened. A search in all namespaces
+// finds it before those that are mounted later.
+func unopened(t *testing.T, node *kerneltest.Node) {
+	t.Helper()
+	dir, err := unix.Open(t.TempDir(), unix.O_PATH|unix.O_CLOEXEC, 0)
+	for range unix.PathMax / unix.NAME_MAX {
+		name, up := strings.Repeat("x", unix.NAME_MAX), dir
+		if err == nil {
+			err = unix.Mkdirat(dir, name, 0o700)
+		}
+		if err == nil {
+			dir, err = unix.Openat(up, name, unix.O_PATH|unix.O_CLOEXEC, 0)
+		}
+		_ = unix.Close(up)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	file := func(flags int) string {
+		fd, err := unix.Openat(dir, "pod", flags|unix.O_CLOEXEC, 0o600)
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { _ = unix.Close(fd) })
+		return fmt.Sprint("/proc/self/fd/", fd)
+	}
+	if err := unix.Mount(node.Pod().Path, file(unix.O_CREAT), "", unix.MS_BIND, ""); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := errors.Join(unix.Unmount(file(unix.O_PATH), unix.MNT_DETACH), unix.Close(dir)); err != nil {
+			t.Error(err)
+		}
+	})
 }
 
 // TestEachFindingOfALinkHasItsRemedy compares all that Check says. Behind a finding of what a
@@ -113,6 +151,7 @@ func TestEachFindingOfALinkHasItsRemedy(t *testing.T) {
 			do(t, k, plan.Op{Kind: op})
 			at := filepath.Join(t.TempDir(), "elsewhere")
 			if strings.Contains(tt.script, "ELSEWHERE") {
+				unopened(t, node)
 				node.PodAt(at)
 			}
 			for line := range strings.Lines(strings.NewReplacer("MARK", op.Mark, "ELSEWHERE", at).Replace(tt.script)) {

@@ -105,6 +105,12 @@ func TestHintsOfCheckRestoreWhatIsMissing(t *testing.T) {
 			"link add eth9 type bridge", "link set eth9 up", "addr add 10.8.0.5/24 dev eth9", "route add default via 10.8.0.1 dev eth9",
 			"rule add not from 10.7.0.0/24 goto 32766 priority 5 protocol 77",
 		},
+		"a rule in front for other subnets": {
+			"link add eth9 type bridge", "link set eth9 up", "route add default dev eth9 table 77", "rule add to 203.0.113.0/24 lookup 77 priority 5",
+		},
+		"a rule in front for the subnet": {
+			"link add eth9 type bridge", "link set eth9 up", "route add default dev eth9 table 77", "rule add to 10.9.0.0/24 lookup 77 priority 5",
+		},
 		"half of a rule":    {"rule del from 10.9.0.5/32 unreachable priority 32001"},
 		"a route different": {"route del default table 100"},
 	}
@@ -361,7 +367,7 @@ func TestALinkOnALinkOfThePodDoesNotUseTheNIC(t *testing.T) {
 // roce keeps a value that it can keep, in whichever form it is written.
 func TestSettingsOfUsersAreKeptOrRefused(t *testing.T) {
 	t.Parallel()
-	_, _, k := machine(t)
+	_, pod, k := machine(t)
 	do(t, k, plan.Op{Kind: child(t)})
 	for _, tt := range []struct {
 		key, value string
@@ -389,6 +395,20 @@ func TestSettingsOfUsersAreKeptOrRefused(t *testing.T) {
 			wantCode(t, k.Check(t.Context(), plan.Op{Kind: op}), cnierr.Damaged)
 		}
 	}
+	// One that the user may change meanwhile is not compared, and each operation of a run is looked at.
+	set := func(up bool, path, value string, again bool) plan.Op {
+		return plan.Op{Kind: plan.Sysctl{Link: "net1", Up: up, Set: []plan.Setting{{Path: "net/" + path, Value: value, Again: again}}}}
+	}
+	run := []plan.Op{set(false, "ipv4/conf/net1/arp_ignore", "1", true), set(true, "ipv6/neigh/net1/retrans_time_ms", "1", false)}
+	wantCode(t, k.Do(t.Context(), run...), cnierr.BadConfig)
+	run[1] = set(true, "ipv4/conf/net1/arp_notify", "1", false)
+	do(t, k, run...)
+	pod.Exec("sh", "-ec", "echo 0 >/proc/sys/net/ipv4/conf/net1/arp_ignore")
+	if err := k.Check(t.Context(), run...); err != nil {
+		t.Error(err)
+	}
+	run[0] = set(false, "ipv4/conf/net1/arp_ignore", "1", false)
+	wantCode(t, k.Check(t.Context(), run...), cnierr.Damaged)
 }
 
 func TestLinksMayHaveDotsInTheirNames(t *testing.T) {

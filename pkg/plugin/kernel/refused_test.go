@@ -306,6 +306,9 @@ func TestUndoWithoutARecordThatIsRefusedIsSaid(t *testing.T) {
 			})
 			undo(t, s.Kernel, run)
 		}
+		if now := s.show(t); strings.Contains(now, "net1") {
+			t.Errorf("links are left:\n%s", now)
+		}
 		undo(t, s.Kernel, ops.Teardown())
 		if now := s.show(t); now != before {
 			t.Errorf("left\n%s", now)

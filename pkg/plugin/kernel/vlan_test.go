@@ -34,18 +34,19 @@ func info(kind string, typ int, value []byte) []byte {
 	return a.Serialize()
 }
 
-func shown(rows [][]byte) {
+// shown adds to each macvlan that it is of another kind, with one attribute.
+func shown(rows [][]byte, kind string, typ int, value uint16) {
 	for i, row := range rows {
 		if bytes.Contains(row, []byte("macvlan")) {
 			row = append(slices.Clone(row), make([]byte, -len(row)&3)...)
-			rows[i] = append(row, info("vlan", nl.IFLA_VLAN_ID, binary.NativeEndian.AppendUint16(nil, 7))...)
+			rows[i] = append(row, info(kind, typ, binary.NativeEndian.AppendUint16(nil, value))...)
 		}
 	}
 }
 
 func (s vlans) Dump(ctx context.Context, req nlsock.Request) ([][]byte, error) {
 	rows, err := s.Socket.Dump(ctx, req)
-	shown(rows)
+	shown(rows, "vlan", nl.IFLA_VLAN_ID, 7)
 	return rows, err
 }
 
@@ -58,7 +59,7 @@ func (s vlans) Exchange(ctx context.Context, reqs ...nlsock.Request) ([]nlsock.R
 	}
 	replies, err := s.Socket.Exchange(ctx, reqs...)
 	for _, r := range replies {
-		shown(r.Rows)
+		shown(r.Rows, "vlan", nl.IFLA_VLAN_ID, 7)
 	}
 	return replies, err
 }

@@ -105,7 +105,7 @@ func otherMetric(t *testing.T, w opened) {
 		}
 		r.Metric = 77
 		w.must(t, plan.Op{Kind: r})
-		w.undo(t, plan.Ops{op})
+		w.undo(t, plan.Ops{op, op})
 		w.holds(t, plan.Op{Kind: r})
 		w.undo(t, plan.Ops{op})
 		if err := w.Check(t.Context(), plan.Op{Kind: r}); err != nil {

@@ -107,10 +107,11 @@ func TestRailsAreInTheOrderOfThePCIBus(t *testing.T) {
 }
 
 // railRDMA is the RDMA devices of railNode: numbers above 9, one device with two
-// ports, and one that names a port of that.
+// ports, and two that name a port of another.
 func railRDMA(context.Context) (nldev.System, error) {
 	return nldev.System{Devices: []nldev.Device{
 		{Name: "mlx5_1", Ports: []nldev.Port{{Number: 1, NetdevIndex: 7}}},
+		{Name: "mlx5_11", Ports: []nldev.Port{{Number: 1, NetdevIndex: 5}}},
 		{Name: "mlx5_10", Ports: []nldev.Port{{Number: 1, NetdevIndex: 3}}},
 		{Name: "mlx5_2", Ports: []nldev.Port{{Number: 1, NetdevIndex: 5}}},
 		{Name: "mlx4_0", Ports: []nldev.Port{{Number: 1, NetdevIndex: 7}, {Number: 2, NetdevIndex: 6}}},
@@ -280,8 +281,8 @@ func TestABondHasThePlaceOfItsFirstSlaveOnTheBus(t *testing.T) {
 func TestRailsThatCannotServeKeepTheirNumbers(t *testing.T) {
 	t.Parallel()
 	h, sys := railNode()
-	h[5].Flags = 0                            // yy
-	h[3].SlaveKind, h[3].Master = "bridge", 1 // zz
+	h[5].Flags, h[3].Flags = 0, 0             // yy and zz
+	h[3].SlaveKind, h[3].Master = "bridge", 1 // that zz is down is not the reason
 	got, faults := selected(t, Place{h, nil, noRDMA, sys}, rails(3, conf.Parent{IfNames: []string{"yy", "zz", "far"}}, conf.ByPCI))
 	if diff := cmp.Diff([]string{"!", "!", "far"}, got); diff != "" {
 		t.Errorf("(-want +got)\n%s", diff)
@@ -317,15 +318,15 @@ func TestNothingIsAskedTwice(t *testing.T) {
 	}, sys}
 	req := conf.Request{}
 	for _, m := range []conf.Parent{
-		{Name: "rail9"}, {Name: "rail10"}, {Name: "nosuch"}, {RDMA: "mlx5_2"}, {RDMA: "mlx5_10"}, {IfNames: []string{"vf"}}, {RDMA: "nosuch"},
+		{RDMA: "mlx5_2"}, {Name: "rail9"}, {Name: "rail10"}, {RDMA: "mlx5_10"}, {Name: "nosuch"}, {IfNames: []string{"vf"}}, {RDMA: "nosuch"},
 	} {
 		req.Rails = append(req.Rails, conf.Rail{Parent: m})
 	}
 	got, faults := selected(t, p, req)
-	if diff := cmp.Diff([]string{"rail9", "rail10", "!", "yy", "zz", "vf", "!"}, got); diff != "" {
+	if diff := cmp.Diff([]string{"yy", "rail9", "rail10", "zz", "!", "vf", "!"}, got); diff != "" {
 		t.Errorf("(-want +got)\n%s", diff)
 	}
-	wantError(t, faults[2], cnierr.BadParent, "key master")
+	wantError(t, faults[4], cnierr.BadParent, "key master")
 	wantError(t, faults[6], cnierr.NoRDMA, "rdma link show")
 	if diff := cmp.Diff(map[string]int{"names": 1, "links": 1, "rdma": 1}, asked); diff != "" {
 		t.Errorf("questions (-want +got)\n%s", diff)
@@ -431,7 +432,7 @@ func TestAddressesThatReachBeyondTheLink(t *testing.T) {
 
 func TestNamesAreComparedByTheValueOfTheirNumbers(t *testing.T) {
 	t.Parallel()
-	sorted := []string{"", "1", "02", "2", "10", "99999999999999999999", "eth", "eth0", "eth1.5", "eth1.10", "eth1v2", "eth1v10", "eth2", "mlx5_2", "mlx5_10", "mlx5_bond_0", "å1"}
+	sorted := []string{"", "1", "02", "2", "10", "99999999999999999999", "eth", "eth0", "eth1.5", "eth1.10", "eth1v2", "eth1v10", "eth2", "mlx5_2", "mlx5_10", "mlx5_30", "mlx5_256", "mlx5_70000", "mlx5_5000000000", "mlx5_bond_0", "å1"}
 	for i, a := range sorted {
 		for j, b := range sorted {
 			if got := Natural(a, b); got != cmpInt(i, j) {

@@ -288,6 +288,7 @@ func TestRepresentorsAreSelectedByTheirNamesAlone(t *testing.T) {
 	h := host{
 		nic(1, "uplink", "p0"), nic(2, "rep0", "pf0vf0"), nic(3, "rep1", "pf0sf88"), nic(4, "rep2", "c1pf0vf3"),
 	}
+	h[2].AltNames = []string{"pod7"}
 	for _, tc := range []struct {
 		p    conf.Parent
 		want conf.LinkName
@@ -295,6 +296,7 @@ func TestRepresentorsAreSelectedByTheirNamesAlone(t *testing.T) {
 		{conf.Parent{PCI: "0000:0b:00.0"}, "uplink"},
 		{conf.Parent{PCI: "0000:0b:00.0", IfNames: []string{"*"}}, "uplink"},
 		{conf.Parent{IfNames: []string{"rep1"}}, "rep1"},
+		{conf.Parent{IfNames: []string{"rep9", "pod7"}}, "rep1"},
 		{conf.Parent{Name: "rep2"}, "rep2"},
 	} {
 		got, err := selectOne(t.Context(), Place{h, nil, noRDMA, fstest.MapFS{}}, conf.Request{Rails: []conf.Rail{{Parent: tc.p}}})

@@ -162,6 +162,20 @@ func TestEachPFIsAskedOnceAndOnlyForItsVFs(t *testing.T) {
 	}
 }
 
+// TestTheSlaveOfABondThatDropsFramesIsNamed has a bond of two VFs, and the second is checked.
+func TestTheSlaveOfABondThatDropsFramesIsNamed(t *testing.T) {
+	t.Parallel()
+	n, sys := vfNode()
+	n.vfs = []rtnl.VF{{}, {Number: 1, SpoofCheck: true}}
+	n.host = append(n.host, rtnl.Link{Name: "bond0", Kind: "bond", Index: 9, Type: unix.ARPHRD_ETHER, MTU: 4200, Flags: unix.IFF_UP | unix.IFF_LOWER_UP})
+	for _, i := range []int{2, 3} {
+		n.host[i].SlaveKind, n.host[i].Master = "bond", 9
+	}
+	_, err := selectOne(t.Context(), Place{n, nil, noRDMA, sys}, conf.Request{Rails: []conf.Rail{{Parent: conf.Parent{Name: "bond0"}}}})
+	wantText(t, err, `use master "vf1": it is VF 1 of pf0, with the spoof check on: the NIC drops the frames of a macvlan, which has a MAC of its own`)
+	wantError(t, err, cnierr.BadParent, "ip link set pf0 vf 1 spoofchk off")
+}
+
 func TestFunctionsOfANICAreToldApart(t *testing.T) {
 	t.Parallel()
 	for function, want := range map[conf.Function]string{conf.Physical: "virt pf0", conf.Virtual: "vf0 vf1", conf.Scalable: "sf88"} {
@@ -174,6 +188,8 @@ func TestFunctionsOfANICAreToldApart(t *testing.T) {
 	n, sys := vfNode()
 	_, _, err := Select(t.Context(), Place{n, nil, noRDMA, sys}, rails(2, conf.Parent{LinkTypes: []string{"ether"}}, conf.ByPCI))
 	wantError(t, err, cnierr.BadParent, `add "function": "physical" to rails.match`)
+	_, _, err = Select(t.Context(), Place{n, nil, noRDMA, sys}, rails(1, conf.Parent{LinkTypes: []string{"ether"}}, conf.ByPCI))
+	wantError(t, err, cnierr.BadParent, "correct rails.match") // there are two of that function
 	_, _, err = Select(t.Context(), Place{n, nil, noRDMA, sys}, rails(3, conf.Parent{Function: conf.Virtual}, conf.ByPCI))
 	const want = "want 3 NICs, got 2: vf0, vf1; left out: pf0 (function physical), sf88 (function scalable), virt (function physical), " +
 		"dummy0 (function none), vf0.100 (function none), vf1.100 (function none)"

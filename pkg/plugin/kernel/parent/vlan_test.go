@@ -76,26 +76,31 @@ func TestOnlyTheVLANOfTheNICIsUsed(t *testing.T) {
 	}
 }
 
-// TestEachRailHasItsOwnVLAN has a rail without a NIC, one with a VLAN that is down, and two that are
-// found by the names that roce gives: then the links of the node are not listed.
+// TestEachRailHasItsOwnVLAN has a rail without a NIC, one with a VLAN that is down, one with a VLAN
+// of a lower MTU than that of its NIC, and two that are found by the names that roce gives: then
+// the links of the node are not listed.
 func TestEachRailHasItsOwnVLAN(t *testing.T) {
 	t.Parallel()
 	h, sys := railNode()
-	req := conf.Request{VLAN: 120}
-	for _, name := range []conf.LinkName{"nosuch", "yy", "zz", "far"} {
+	req := conf.Request{VLAN: 120, MTU: 4200}
+	for _, name := range []conf.LinkName{"nosuch", "yy", "zz", "virt", "far"} {
 		req.Rails = append(req.Rails, conf.Rail{Parent: conf.Parent{Name: name}})
 	}
-	for i, nic := range []int32{5, 3, 4} {
+	for i, nic := range []int32{5, 3, 11, 4} {
 		l := rtnl.Link{Name: h[nic].Name + ".120", Kind: "vlan", VLAN: 120, Index: int32(len(h)), Lower: rtnl.Lower{Index: nic, NSID: rtnl.NoNSID}, MTU: 4200}
 		if i > 0 {
 			l.Flags = unix.IFF_UP | unix.IFF_LOWER_UP
 		}
+		if i == 2 {
+			l.MTU = 4199
+		}
 		h = append(h, l)
 	}
 	got, faults := selected(t, Place{silent{h}, nil, noRDMA, sys}, req)
-	if diff := cmp.Diff([]string{"!", "!", "zz.120", "far.120"}, got); diff != "" {
+	if diff := cmp.Diff([]string{"!", "!", "zz.120", "!", "far.120"}, got); diff != "" {
 		t.Errorf("%v (-want +got)\n%s", faults, diff)
 	}
 	wantError(t, faults[0], cnierr.BadParent, "key master")
 	wantError(t, faults[1], cnierr.BadParent, "ip link set yy.120 up")
+	wantError(t, faults[3], cnierr.BadConfig, "ip link set virt.120 mtu 4200")
 }
