@@ -301,6 +301,29 @@ func TestStatusIsThatOfThePool(t *testing.T) {
 	status("a damaged database, and addresses of other plugins", "", true)
 }
 
+// ADD needs an address of each subnet. Of those in quarantine it is enough that one has rested.
+func TestAPoolServesWhileEachSubnetHasAnAddress(t *testing.T) {
+	t.Parallel()
+	n := newNode(t, source{config: `"master": "ens1", "ipam": {"type": "roce-ipam", "quarantine": "1h", "subnets": [{"subnet": "10.4.0.0/29"}, {"subnet": "10.8.0.0/31"}]}`})
+	n.refuse = true
+	status := func(when string, want bool) {
+		t.Helper()
+		if err := n.claim("pod-9", "").Status(t.Context()); (err == nil) != want || err != nil && !strings.Contains(err.Error(), "subnet 10.8.0.0/31 is exhausted") {
+			t.Errorf("%s: got %v", when, err)
+		}
+	}
+	n.acquire("pod-0", "")
+	status("one of two addresses is leased", true)
+	n.acquire("pod-1", "")
+	status("both are leased", false)
+	must(t, n.allocator().Release(t.Context(), n.record("pod-0")))
+	n.now += 40 * time.Minute
+	must(t, n.allocator().Release(t.Context(), n.record("pod-1")))
+	status("both are in quarantine", false)
+	n.now += 40 * time.Minute
+	status("one has rested", true)
+}
+
 // A node gets its first block only when a pod asks for it.
 func TestStatusFailsForANodeWithoutBlocksUnlessThePoolIsNotAsked(t *testing.T) {
 	t.Parallel()
@@ -432,10 +455,13 @@ func TestCheckSaysWhatIsNotLeasedAnyMore(t *testing.T) {
 		}
 		if n.acquire("pod-1", ""); rec.IPAM == conf.PoolType {
 			n.acquire("pod-0", "")
-			mine, other := n.record("pod-0", netip.MustParseAddr("10.99.0.1")), n.record("pod-0", n.acquire("pod-1", "")...)
+			mine, other := n.record("pod-0", netip.MustParseAddr("10.99.0.1"), netip.MustParseAddr("10.99.0.2")), n.record("pod-0", n.acquire("pod-1", "")...)
 			for _, rec := range []record.Record{mine, other} {
-				if err := n.allocator().CheckRecord(t.Context(), rec); cnierr.CodeOf(err) != cnierr.Damaged {
-					t.Errorf("of an address that another pod has, or none: %v", err)
+				err := n.allocator().CheckRecord(t.Context(), rec)
+				for _, a := range rec.Plan.Addresses() {
+					if cnierr.CodeOf(err) != cnierr.Damaged || !strings.Contains(err.Error(), a.Prefix.Addr().String()) {
+						t.Errorf("of addresses that another pod has, or none: %v", err)
+					}
 				}
 			}
 			must(t, n.allocator().Release(t.Context(), rec))
@@ -515,6 +541,10 @@ func TestCheckHeldGoesByTheLeaseOrByTheNamespaceOfWhatIsSetAside(t *testing.T) {
 	check("set aside for another namespace", cnierr.Damaged)
 	setAside(ns)
 	check("set aside for this namespace", 0)
+	here := n.record("pod-0")
+	here.NetnsID = ns
+	must(t, n.allocator().Release(t.Context(), here))
+	check("set aside, and released", cnierr.Damaged)
 	n.write(n.dir+"/leases.db", "torn", 0o600)
 	check("the database cannot be read", cnierr.Unreadable)
 	a, rec, gc := n.allocator(), n.record("pod-0"), conf.GC{Network: "rail", IPAM: conf.PoolType}

@@ -86,7 +86,7 @@ func TestTwoPluginsOfOneTypeInAListDoNotShareAnAddress(t *testing.T) {
 	t.Parallel()
 	n := newNode(t, source{config: `"master": "ens1", "ipam": {"type": "roce-ipam", "subnets": [{"subnet": "10.4.0.0/29"}, {"subnet": "fd00::/64"}]}`})
 	for _, a := range n.acquire("pod-0", "") {
-		before := fmt.Sprintf(`, "prevResult": {"cniVersion": "1.1.0", "ips": [{"address": "%s/%d"}]}`, a, a.BitLen())
+		before := fmt.Sprintf(`, "prevResult": {"cniVersion": "1.1.0", "ips": [{"address": "%s/%d"}, {"address": "192.0.2.1/24"}]}`, a, a.BitLen())
 		if _, err := n.claim("pod-0", before).Acquire(t.Context()); cnierr.CodeOf(err) != cnierr.BadConfig || !strings.Contains(err.Error(), a.String()) {
 			t.Errorf("%s: got %v", a, err)
 		}

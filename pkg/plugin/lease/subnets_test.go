@@ -62,6 +62,7 @@ func TestASingleInterfaceIsOnOneRailOfItsRailPool(t *testing.T) {
 		{`, "rail": 2`, "10.7.1.9/24", rail(2)},
 		{`, "rail": 3`, "", find + "but ipam.rail is 3"},
 		{"", "172.16.11.3/24 10.7.1.9/24", rail(1)},
+		{"", "10.7.1.9/24 172.16.11.3/24", rail(1)},
 		{"", "172.16.11.3/24", find + "and the NIC's own addresses [172.16.11.3/24] are on none of them"},
 		{"", "10.7.1.9/24 10.7.2.9/24", find + "and the NIC's own addresses [10.7.1.9/24 10.7.2.9/24] are on several of them: [1 2]"},
 	} {
@@ -84,8 +85,20 @@ func TestASingleInterfaceIsOnOneRailOfItsRailPool(t *testing.T) {
 	if diff := cmp.Diff(rail(0)+"; "+rail(2), got(n.allocator().Claim(n.request("pod-0", ""), facts))); diff != "" {
 		t.Errorf("of all rails but the second (-want +got):\n%s", diff)
 	}
+	for ips, code := range map[string]cnierr.Code{`"10.7.0.33", "10.7.2.33"`: 0, `"10.7.0.33", "10.7.2.40"`: cnierr.BadConfig} {
+		_, err := n.allocator().Claim(n.request("pod-0", `, "runtimeConfig": {"ips": [`+ips+`]}`), make([]plan.RailFacts, 3))
+		if (err == nil) != (code == 0) || err != nil && (cnierr.CodeOf(err) != code || !strings.Contains(err.Error(), "10.7.2.40")) {
+			t.Errorf("with %s requested: got %v, want code %d", ips, err, code)
+		}
+	}
 	if lease.CheckNICs(n.request("pod-0", ""), facts); facts[0].Fault != nil {
 		t.Errorf("the NICs have no part in the subnets, and the fault is %v", facts[0].Fault)
+	}
+	rails[1] = append(rails[1], pool.Subnet{Prefix: netip.MustParsePrefix("fd07::/64"), Ranges: []netrange.Range{netrange.Of(netip.MustParsePrefix("fd07::/120"))}})
+	must(t, n.files().Write(nodefile.File{Pool: "gpu", Quarantine: time.Minute, Rails: rails}))
+	n.config = `"master": "ens1", "ipam": {"type": "roce-ipam", "railPool": "gpu"}`
+	if diff := cmp.Diff(rail(1)+"; fd07::/64 [fd07::-fd07::ff] invalid IP", got(n.allocator().Claim(n.request("pod-0", ""), []plan.RailFacts{nic("ens1", "fd07::9/64")}))); diff != "" {
+		t.Errorf("of the second family of a rail (-want +got):\n%s", diff)
 	}
 	must(t, n.files().Remove("gpu"))
 	if _, err := n.allocator().Claim(n.request("pod-0", ""), facts); cnierr.CodeOf(err) != cnierr.TryAgain {

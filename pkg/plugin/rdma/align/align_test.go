@@ -251,6 +251,9 @@ func (s scene) make() (*node, plan.Align) {
 			if ns == "gids" {
 				on, n.fillers = gids, true
 			}
+			if ns == "liar" { // a pod that gives its link the name of that with fillers
+				on = gids
+			}
 			if n.set(ns, on, netip.MustParseAddr(addr)); ns == "-" {
 				free = append(free, addr)
 			}
@@ -338,6 +341,11 @@ func scenes() []scene {
 		{
 			name: "a number that a filler has", size: 16,
 			before: [2][]string{{"host"}, {"host", "gids:169.254.64.0", "gids:169.254.64.1", "gids:169.254.64.2"}},
+			addrs:  one, index: 2,
+		},
+		{
+			name: "a number that a pod has as if it were a filler", size: 16,
+			before: [2][]string{{"host", "gids:169.254.64.0"}, {"host", "host", "liar:169.254.64.5"}},
 			addrs:  one, index: 2,
 		},
 		{

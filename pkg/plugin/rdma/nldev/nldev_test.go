@@ -119,6 +119,12 @@ func TestEachPortOfADeviceIsAskedFor(t *testing.T) {
 	if diff := cmp.Diff(want, r.sent[2:]); diff != "" {
 		t.Errorf("(-want +got)\n%s", diff)
 	}
+	for port := range 2 { // the device goes between two questions
+		r := &recording{devices: [][]byte{row, row}, ports: make([][]byte, 4), failed: map[int]error{port: unix.ENODEV}}
+		if got, err := New(r).System(t.Context()); err != nil || len(got.Devices) != 1 {
+			t.Errorf("gone at the question about port %d: %+v, %v", port+1, got, err)
+		}
+	}
 }
 
 // TestEachRequestNamesItsDevice also says that the socket is closed once.
