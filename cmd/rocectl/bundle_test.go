@@ -16,6 +16,8 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/google/go-cmp/cmp"
+
 	"github.com/roce-cni/roce-cni/cmd/internal/plugin"
 	"github.com/roce-cni/roce-cni/pkg/plugin/ipam"
 	"github.com/roce-cni/roce-cni/pkg/plugin/record"
@@ -53,12 +55,20 @@ func TestABundleHasNothingThatIdentifiesAUser(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	torn := filepath.Join(state, "attachments", "0fed", "net1.json")
+	if err := errors.Join(os.MkdirAll(filepath.Dir(torn), 0o700), os.WriteFile(torn, []byte("{"), 0o600)); err != nil {
+		t.Fatal(err)
+	}
 	log := filepath.Join(t.TempDir(), "roce.log")
 	if err := os.WriteFile(log, []byte(`level=WARN msg="10.77.0.9 of skunkworks/trainer-0 is used by 02-00-5E-aa-bb-cc at acme.example"`+"\n"), 0o600); err != nil {
 		t.Fatal(err)
 	}
+	other := filepath.Join(t.TempDir(), "other.log")
+	if err := os.WriteFile(other, []byte("from othersite.example\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
 	out := filepath.Join(t.TempDir(), "bundle.tar.gz")
-	if got := call("bundle", "--state-dir", state, "--out", out, "--log", log, "--name", "acme.example"); !strings.Contains(got, "files; look at it before you send it") {
+	if got := call("bundle", "--state-dir", state, "--out", out, "--log", log, "--log", other, "--name", "acme.example", "--name", "othersite.example"); !strings.Contains(got, "files; look at it before you send it") {
 		t.Fatal(got)
 	}
 	files := unpack(t, out)
@@ -72,7 +82,7 @@ func TestABundleHasNothingThatIdentifiesAUser(t *testing.T) {
 	}
 	for _, not := range []string{
 		"secretnet", "0123abcd", "skunkworks", "trainer-0", "cni-1", secret, "secretpool", "02:00:5e:10:20:30", "10.77.0.", "otherpool", "fd00:77", "9f9f",
-		"othernet", "research", "server-1", "02-00-5E-aa", "acme.example", boot, state,
+		"othernet", "research", "server-1", "02-00-5E-aa", "acme.example", "othersite", boot, state,
 	} {
 		if i := strings.Index(all, not); i >= 0 {
 			t.Errorf("%q is left: %s", not, all[max(0, i-60):min(len(all), i+60)])
@@ -82,12 +92,23 @@ func TestABundleHasNothingThatIdentifiesAUser(t *testing.T) {
 		t.Errorf("the name of the node is left: %s", all[max(0, at[0]-60):min(len(all), at[1]+60)])
 	}
 	for name, want := range map[string]string{
-		"show.txt": "net1", "show.json": `"op": "macvlan"`, "doctor.txt": "machine-id", "check.txt": "namespace-1/pod-", "pool-list.txt": "ip-",
-		"rails.txt": "rocectl", "log-1.txt": "is used by mac-", "versions.txt": "rocectl ", "gids.txt": "", "rails.json.txt": "", "dmesg.txt": "",
+		"show.json": `"netns": "/run/netns/netns-1"`, "doctor.txt": "machine-id", "check.txt": "namespace-1/pod-",
+		"rails.txt": "rocectl", "log-1.txt": "is used by mac-", "log-2.txt": "from name-2\n", "versions.txt": "rocectl ", "gids.txt": "", "rails.json.txt": "", "dmesg.txt": "",
 	} {
 		text, there := files["roce-bundle/"+name]
 		if !there || !strings.Contains(text, want) {
 			t.Errorf("%s: %t, want %q in\n%s", name, there, want, text)
+		}
+	}
+	// What a command has printed before its error is beside the error.
+	for name, want := range map[string]string{
+		"show.txt": "POD INTERFACE ADDRESSES MASTER RDMA GID INDEX TABLES NETWORK STATE namespace-1/pod-1 net1 ip-1/24 ens1f0 - - 100 network-1 attached " +
+			`rocectl[107] read record "/folder-1/attachments/0fed/net1.json": unexpected end of JSON input ` +
+			"hint: delete the pod: DEL removes what carries its mark; keep the file for a bug report",
+		"pool-list.txt": "POOL ADDRESS STATE AGE POD INTERFACE pool-2 ip-2 leased 0s namespace-2/pod-2 net2",
+	} {
+		if diff := cmp.Diff(want, strings.Join(strings.Fields(files["roce-bundle/"+name]), " ")); diff != "" {
+			t.Errorf("%s (-want +got)\n%s", name, diff)
 		}
 	}
 	if got := call("bundle", "--state-dir", state, "--out", filepath.Join(state, "no", "such")); !strings.Contains(got, "rocectl[5] write bundle") {
@@ -99,7 +120,13 @@ func TestABundleHasNothingThatIdentifiesAUser(t *testing.T) {
 // roce calls a thing. If these words were replaced, a reader could not read the file.
 func TestABundleKeepsWordsThatAreNoNamesOfTheUser(t *testing.T) {
 	t.Setenv("NODE_NAME", "ok")
-	state := t.TempDir()
+	programs, state := t.TempDir(), t.TempDir()
+	t.Setenv("PATH", programs)
+	for name, script := range map[string]string{"uname": `echo "$*"`, "ofed_info": "echo v5; exit 3", "dmesg": "echo mlx5; exit 1"} {
+		if err := os.WriteFile(filepath.Join(programs, name), []byte("#!/bin/sh\n"+script+"\n"), 0o700); err != nil {
+			t.Fatal(err)
+		}
+	}
 	boot, err := plugin.BootID()
 	if err != nil {
 		t.Fatal(err)
@@ -115,7 +142,7 @@ func TestABundleKeepsWordsThatAreNoNamesOfTheUser(t *testing.T) {
 	out := filepath.Join(t.TempDir(), "bundle.tar.gz")
 	got := call("bundle", "--state-dir", state, "--out", out, "--name", "rule")
 	for _, want := range []string{`# the name "ok" of a node is not replaced`, `# the name "table" of a pod is not replaced`, `# the name "gpu" of a pool is not replaced`} {
-		if !strings.Contains(got, want) {
+		if strings.Count(got, want) != 1 {
 			t.Errorf("want %q in\n%s", want, got)
 		}
 	}
@@ -125,6 +152,10 @@ func TestABundleKeepsWordsThatAreNoNamesOfTheUser(t *testing.T) {
 	}
 	if show := files["roce-bundle/show.json"]; !strings.Contains(show, `"table": 100`) || !strings.Contains(show, `"op": "name-1"`) {
 		t.Errorf("show.json has not its words, or has a name of --name:\n%s", show)
+	}
+	const found = "\nuname -rvm: -rvm\nofed_info -s: v5 (exit status 3)\nibv_devinfo -l:  (exec: \"ibv_devinfo\": executable file not found in $PATH)\n"
+	if versions := files["roce-bundle/versions.txt"]; !strings.HasSuffix(versions, found) || files["roce-bundle/dmesg.txt"] != "dmesg: exit status 1\n" {
+		t.Errorf("versions.txt and dmesg.txt do not say which program failed:\n%s%s", versions, files["roce-bundle/dmesg.txt"])
 	}
 }
 
@@ -198,7 +229,7 @@ func TestABundleHasTheEndOfALog(t *testing.T) {
 	if got := tail(log + "x"); !strings.Contains(got, "no such file") {
 		t.Errorf("of a missing log: %q", got)
 	}
-	if got := recordsText([]record.Record{{Network: "a"}}, errors.New("c2 is torn")); !strings.Contains(got, `"network": "a"`) || !strings.HasSuffix(got, "\nc2 is torn\n") {
+	if got := recordsText([]record.Record{{Network: "a"}, {Config: []byte(`"secret"`)}}, errors.New("c2 is torn")); strings.Contains(got, "secret") || !strings.Contains(got, `"network": "a"`) || !strings.HasSuffix(got, "\nc2 is torn\n") {
 		t.Errorf("of records: %s", got)
 	}
 }

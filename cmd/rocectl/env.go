@@ -8,7 +8,6 @@ import (
 	"fmt"
 	"io"
 	"net/netip"
-	"os"
 	"strings"
 
 	"github.com/spf13/cobra"
@@ -104,21 +103,20 @@ func (f envFlags) read(cmd *cobra.Command) (gids.Namespace, error) {
 	if err := f.given(cmd); err != nil {
 		return gids.Namespace{}, err
 	}
-	n := gids.Node{Sys: os.DirFS("/sys")}
 	only := conf.LinkName(f.at.ifName)
 	path, err := f.path()
 	if err != nil {
 		return gids.Namespace{}, err
 	}
 	if path == "" {
-		return n.Here(cmd.Context(), only)
+		return f.node.devices(nil).Here(cmd.Context(), only)
 	}
 	in, err := f.node.folder()
 	if err != nil {
 		return gids.Namespace{}, err
 	}
-	n.Records, _ = attachments(in.records) // they only help to choose, so an error does not matter
-	return n.At(cmd.Context(), path, only)
+	records, _ := attachments(in.records) // they only help to choose, so an error does not matter
+	return f.node.devices(records).At(cmd.Context(), path, only)
 }
 
 // path returns the path of the namespace that the flags name, "" for that of the

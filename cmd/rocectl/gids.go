@@ -11,7 +11,6 @@ import (
 	"io"
 	"maps"
 	"net/netip"
-	"os"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -41,7 +40,7 @@ func gidsCommand(node *nodeFlags) *cobra.Command {
 				return err
 			}
 			rows, unreadable := attachments(in.records)
-			tables, err := gids.Node{Sys: os.DirFS("/sys"), Records: slices.DeleteFunc(rows, ended)}.Tables(cmd.Context())
+			tables, err := node.devices(slices.DeleteFunc(rows, ended)).Tables(cmd.Context())
 			if err == nil && len(tables) == 0 {
 				err = cnierr.New(cnierr.NoRDMA, "show", "GID tables",
 					"load the driver of the node's RDMA NICs; rdma link shows their devices", "the node has no RDMA device")

@@ -24,13 +24,33 @@ import (
 	"github.com/roce-cni/roce-cni/pkg/plugin/lease"
 	"github.com/roce-cni/roce-cni/pkg/plugin/nodefile"
 	"github.com/roce-cni/roce-cni/pkg/plugin/plan"
+	"github.com/roce-cni/roce-cni/pkg/plugin/rdma/nldev"
 	"github.com/roce-cni/roce-cni/pkg/plugin/record"
 	"github.com/roce-cni/roce-cni/pkg/plugin/settings"
+	"github.com/roce-cni/roce-cni/pkg/tool/gids"
 )
 
 // nodeFlags are the flags of all commands that look at this node. stateDir is "" if the
 // user names no state folder.
-type nodeFlags struct{ stateDir string }
+type nodeFlags struct {
+	stateDir string
+
+	// The kernel, as tests replace it; nil: that of this machine.
+	sys  fs.FS
+	dial func() (*nldev.Conn, error)
+}
+
+// devices returns the node for package gids. records may be nil.
+func (n *nodeFlags) devices(records []record.Record) gids.Node {
+	return gids.Node{Sys: n.sysfs(), Records: records, Dial: n.dial}
+}
+
+func (n *nodeFlags) sysfs() fs.FS {
+	if n.sys != nil {
+		return n.sys
+	}
+	return os.DirFS("/sys")
+}
 
 // flag adds the flag to commands that read the state folder, and to the ones below them.
 func (n *nodeFlags) flag(commands ...*cobra.Command) []*cobra.Command {

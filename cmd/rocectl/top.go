@@ -116,7 +116,7 @@ func (n *nodeFlags) usage() (out usage.Node, unreadable, err error) {
 	}
 	rows, unreadable := attachments(in.records)
 	return usage.Node{
-		Sys: os.DirFS("/sys"), Proc: os.DirFS("/proc"), Records: slices.DeleteFunc(rows, ended), BootID: in.records.BootID, Calls: calls.File{Dir: in.records.Dir},
+		Sys: n.sysfs(), Proc: os.DirFS("/proc"), Records: slices.DeleteFunc(rows, ended), BootID: in.records.BootID, Calls: calls.File{Dir: in.records.Dir}, Dial: n.dial,
 	}, unreadable, nil
 }
 

@@ -153,7 +153,7 @@ func ncclChoice(p gids.Port, ipv6 bool, within netip.Prefix) int {
 // (ncclUpdateGidIndex). An unused index is the zero Entry. For NCCL that is an IPv6
 // entry.
 func ncclPrefers(candidate, current gidtable.Entry, ipv6 bool, within netip.Prefix) bool {
-	if candidate.GID.Is4() == ipv6 || !within.Contains(candidate.GID) {
+	if !within.Contains(candidate.GID) { // the range is of the wanted family
 		return false
 	}
 	if current.GID.Is4() == ipv6 {

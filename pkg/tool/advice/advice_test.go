@@ -64,7 +64,7 @@ func TestEqualIndexesAreLogged(t *testing.T) {
 	t.Parallel()
 	ports := []gids.Port{portOf("mlx5_0", "fe80::1", "172.16.0.5"), portOf("mlx5_10", "fe80::1", "172.17.0.5")}
 	all := rails(ports, 1, 1)
-	all[1].Notes = []string{"net2 is down"}
+	all[0].Notes, all[1].Notes = []string{"net1 is slow"}, []string{"net2 is down"}
 	got, err := Tell(gids.Namespace{Rails: all, Out: "eth0", OutAddr: netip.MustParseAddr("10.0.0.7"), Apart: "net1 to net2"})
 	if err != nil {
 		t.Fatal(err)
@@ -90,7 +90,7 @@ func TestEqualIndexesAreLogged(t *testing.T) {
 			{"VLLM_NIXL_SIDE_CHANNEL_HOST", "10.0.0.7"},
 			{"SGLANG_HOST_IP", "10.0.0.7"},
 		},
-		Why:      []string{"net2 is down", "NCCL_CROSS_NIC=0 and MC_ENABLE_DEST_DEVICE_AFFINITY=1, because the pod has no route from net1 to net2: a rail reaches only the same rail of other pods"},
+		Why:      []string{"net1 is slow", "net2 is down", "NCCL_CROSS_NIC=0 and MC_ENABLE_DEST_DEVICE_AFFINITY=1, because the pod has no route from net1 to net2: a rail reaches only the same rail of other pods"},
 		Perftest: []string{"ib_write_bw -d mlx5_0 -i 1 -x 1", "ib_write_bw -d mlx5_10 -i 1 -x 1"},
 	}
 	if diff := cmp.Diff(want, got, cmp.AllowUnexported(Settings{})); diff != "" {
@@ -112,6 +112,8 @@ func TestARangeIsPrintedOnlyIfNCCLFindsTheEntriesByIt(t *testing.T) {
 		{"v1 before v2", portOf("mlx5_0", "v1 fe80::1", "fe80::1", "v1 172.16.0.5", "172.16.0.5"), 3, "172.16.0.0/15", "since NCCL 2.26.2"},
 		{"another's is first", portOf("mlx5_0", "fe80::1", "172.16.0.4", "172.16.0.5"), 2, "", "take 1 instead of 2 on net1"},
 		{"the host's IPv4 is at place 0", portOf("mlx5_0", "10.0.0.1", "fe80::1", "172.16.0.5"), 2, "", "take 0 instead of 2 on net1"},
+		{"the IPv4 link-local addresses of a cable", portOf("mlx5_0", "fe80::1", "v1 169.254.0.5", "169.254.0.5"), 2, "168.0.0.0/5", "since NCCL 2.26.2"},
+		{"nothing in common", portOf("mlx5_0", "fe80::1", "", "10.0.0.5"), 2, "0.0.0.0/0", "since NCCL 2.26.2"},
 		{"an empty place between", portOf("mlx5_0", "fe80::1", "", "", "172.16.0.5"), 3, "172.16.0.0/15", "since NCCL 2.26.2"},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
@@ -180,7 +182,7 @@ func TestUCXTakesUDPacketsOfAllNICs(t *testing.T) {
 	for model, want := range map[string]string{"MT4129": "", "BCM57608": "n", "": "n"} {
 		p := portOf("bnxt_re0", "172.16.0.5")
 		p.Model = model
-		a, err := Tell(gids.Namespace{Rails: rails([]gids.Port{p}, 0)})
+		a, err := Tell(gids.Namespace{Rails: rails([]gids.Port{portOf("mlx5_0", "172.17.0.5"), p}, 0, 0)})
 		if got := variables(a)["UCX_UD_VERBS_ETH_DGID_CHECK"]; got != want || err != nil {
 			t.Errorf("model %q: got %q (%v), want %q", model, got, err, want)
 		}
@@ -198,6 +200,7 @@ func TestUCXFindsTheEntriesByTheirAddresses(t *testing.T) {
 		want  string // "": UCX cannot find them
 	}{
 		{"another's is first", portOf("mlx5_0", "fe80::1", "v1 172.16.0.5", "172.16.0.5"), 2, "172.16.0.5/32,172.17.0.5/32"},
+		{"only that of the second one is", portOf("mlx5_0", "172.16.0.5"), 0, "172.16.0.5/32,172.17.0.5/32"},
 		{"the address exists twice", portOf("mlx5_0", "172.16.0.5", "fe80::1", "172.16.0.5"), 2, ""},
 		{"IPv6", portOf("mlx5_0", "fe80::1", "fe80::2", "fd00::5"), 2, ""},
 	} {
@@ -294,13 +297,15 @@ func TestNCCLDoesNotJoinRails(t *testing.T) {
 	for _, tc := range []struct {
 		name    string
 		at      [2]string // the PCI functions of two devices
-		virtual bool
+		virtual bool      // both, but not "a PF"
 		want    map[string]string
 	}{
 		{"two NICs", [2]string{"0000:0b:00.0", "0000:3b:00.0"}, false, map[string]string{}},
 		{"VFs of two NICs", [2]string{"0000:0b:00.2", "0000:3b:00.2"}, true, map[string]string{}},
 		{"two ports of a NIC", [2]string{"0000:0b:00.0", "0000:0b:00.1"}, false, map[string]string{}},
 		{"VFs of one PCI device", [2]string{"0000:0b:00.2", "0000:0b:00.3"}, true, map[string]string{"NCCL_IB_MERGE_NICS": "0"}},
+		{"a PF and its VF", [2]string{"0000:0b:00.0", "0000:0b:00.3"}, true, map[string]string{}},
+		{"a NIC and Soft-RoCE", [2]string{"0000:0b:00.0", ""}, false, map[string]string{}},
 		{"VFs of one bus", [2]string{"0000:0b:00.7", "0000:0b:01.0"}, true, map[string]string{"NCCL_IB_MERGE_VFS": "0"}},
 		{"NICs of one bus, as in a guest", [2]string{"0000:00:03.0", "0000:00:04.0"}, false, map[string]string{"NCCL_IB_MERGE_VFS": "0"}},
 		{"another domain", [2]string{"0000:0b:00.2", "10000:0b:01.0"}, true, map[string]string{}},
@@ -310,19 +315,23 @@ func TestNCCLDoesNotJoinRails(t *testing.T) {
 			t.Parallel()
 			ports := []gids.Port{portOf("mlx5_0", "172.16.0.5"), portOf("mlx5_1", "172.17.0.5")}
 			for i := range ports {
-				ports[i].Function, ports[i].Virtual = tc.at[i], tc.virtual
+				ports[i].Function, ports[i].Virtual = tc.at[i], tc.virtual && !(i == 0 && strings.HasPrefix(tc.name, "a PF"))
 			}
-			a, err := Tell(gids.Namespace{Rails: rails(ports, 0, 0)})
+			ports = append([]gids.Port{portOf("mlx5_9", "172.18.0.5")}, ports...) // Soft-RoCE
+			a, err := Tell(gids.Namespace{Rails: rails(ports, 0, 0, 0), Out: "eth0"})
 			if err != nil {
 				t.Fatal(err)
 			}
 			got := variables(a)
+			if got["GLOO_SOCKET_IFNAME"] != "eth0" || got["VLLM_HOST_IP"] != "" {
+				t.Errorf("of an interface without address it says %v", got)
+			}
 			maps.DeleteFunc(got, func(name, _ string) bool { return !strings.Contains(name, "_MERGE_") })
 			if diff := cmp.Diff(tc.want, got); diff != "" {
 				t.Errorf("(-want +got)\n%s", diff)
 			}
 			for name := range tc.want {
-				if why := strings.Join(a.Why, "\n"); !strings.Contains(why, name) || !strings.Contains(why, "net1 on "+tc.at[0]+" and net2 on "+tc.at[1]) {
+				if why := strings.Join(a.Why, "\n"); !strings.Contains(why, name) || !strings.Contains(why, "net2 on "+tc.at[0]+" and net3 on "+tc.at[1]) {
 					t.Errorf("it says %q, want %s and the rails", why, name)
 				}
 			}
