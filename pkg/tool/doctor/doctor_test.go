@@ -104,18 +104,20 @@ func (f fault) answers(t *testing.T) string {
 }
 
 // A record is there before what it names, but perhaps not before all records were read.
-func TestTheLinkOfAPodThatIsJustStartingIsNotLeftBehind(t *testing.T) {
+func TestTheLinkOfAPodThatComesOrGoesIsNotLeftBehind(t *testing.T) {
 	t.Parallel()
 	w := healthy(t)
 	w.linked()
 	w.forget()
 	n := w.node()
-	n.Rules = func(context.Context) ([]rtnl.Rule, error) {
-		w.record()
-		return nil, nil
-	}
-	if got := (&look{Node: n, ctx: t.Context()}).try((*look).leftBehind); len(got) != 1 || got[0].Verdict != report.OK {
-		t.Errorf("got %+v", got)
+	for _, change := range []func(){w.record, w.forget} { // and then it ends
+		n.Rules = func(context.Context) ([]rtnl.Rule, error) {
+			change()
+			return nil, nil
+		}
+		if got := (&look{Node: n, ctx: t.Context()}).try((*look).leftBehind); len(got) != 1 || got[0].Verdict != report.OK {
+			t.Errorf("got %+v", got)
+		}
 	}
 }
 
@@ -317,7 +319,14 @@ func TestNodeWithoutRDMAAsText(t *testing.T) {
 func TestLiveNodeAnswers(t *testing.T) {
 	t.Parallel()
 	asked, w := map[string]bool{}, healthy(t)
-	for a := range Run(t.Context(), Live(w.pools, w.leases, w.listen()), Checks()) {
+	n := Live(w.pools, w.leases, w.listen())
+	if n.Records != w.records() {
+		t.Errorf("its records are %+v", n.Records)
+	}
+	if _, err := n.VFs(t.Context(), "none"); err == nil {
+		t.Error("an interface that is not there has VFs")
+	}
+	for a := range Run(t.Context(), n, Checks()) {
 		asked[a.Check] = true
 		if strings.Contains(a.Found, "the check itself failed") {
 			t.Errorf("%s: %s", a.Check, a.Found)

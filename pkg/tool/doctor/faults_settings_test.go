@@ -4,10 +4,7 @@
 package doctor
 
 import (
-	"golang.org/x/sys/unix"
-
 	"github.com/roce-cni/roce-cni/pkg/plugin/kernel/rtnl"
-	"github.com/roce-cni/roce-cni/pkg/plugin/rdma/nldev"
 	"github.com/roce-cni/roce-cni/pkg/tool/nic"
 	"github.com/roce-cni/roce-cni/pkg/tool/report"
 )
@@ -42,13 +39,7 @@ func configuredFaults() []fault {
 		},
 		{
 			name: "another firmware", change: func(w *world) {
-				third, dir := nldev.Port{Number: 2, State: nldev.Active, NetdevIndex: 4, Netdev: "ens3f0np0"}, "sys/class/infiniband/mlx5_1/ports/2/"
-				w.links = append(w.links, rtnl.Link{Index: 4, Name: third.Netdev, MTU: 9000, Flags: unix.IFF_UP})
-				w.rdma.Devices[1].Ports = append(w.rdma.Devices[1].Ports, third)
-				w.write(dir+"link_layer", "Ethernet")
-				w.write(dir+"rate", "200 Gb/sec (4X HDR)")
-				w.write(dir+"gids/0", "0000:0000:0000:0000:0000:0000:0000:0000")
-				w.qos[third.Netdev], w.drivers[third.Netdev] = lossless(), w.drivers["ens2f0np0"]
+				w.secondPort()
 				w.drivers["ens1f0np0"] = nic.Driver{Name: "mlx5_core", Version: "6.8.0-60-generic", Firmware: "22.31.1014"}
 			},
 			check: "nic-firmware", verdict: report.Problem, says: "[ens2f0np0 ens3f0np0]: version 6.8.0-60-generic, firmware 22.43.2026; [ens1f0np0]: version 6.8.0-60-generic, firmware 22.31.1014", advice: "ethtool -i ens1f0np0",

@@ -45,7 +45,7 @@ func (w *world) trunkOf(pod conf.Pod, status ...string) {
 		Attachment: at, Pod: pod, NetnsID: netns.ID{Ino: 4026532264},
 		Plan: plan.Plan{Ops: plan.Ops{{Place: plan.Pod, Kind: plan.Child{Name: "net1", Parent: "ens1f0np0"}}, {Place: plan.Pod, Kind: plan.Child{
 			Name: "net1-1", Parent: "ens1f0np0", VLAN: conf.VLAN{NIC: "ens1f0np0", ID: 120},
-		}}}},
+		}}, {Place: plan.Pod, Kind: plan.Child{Name: "net1-2", Parent: "ens1f0np0", InPod: true}}}},
 	})
 	if err != nil {
 		w.t.Fatal(err)

@@ -30,10 +30,16 @@ func layouts() map[string]struct {
 		"k3s since October 2024": {files{
 			"var/lib/rancher/k3s/agent/etc/containerd/config.toml": "version = 3\n[plugins.'io.containerd.cri.v1.runtime'.cni]\n  bin_dirs = [\"/var/lib/rancher/k3s/data/cni\"]\n  conf_dir = \"/var/lib/rancher/k3s/agent/etc/cni/net.d\"\n",
 			"etc/cni/net.d/05-cilium.conflist":                     "of another time",
+			"etc/containerd/config.toml":                           "of another runtime",
 		}, "var/lib/rancher/k3s/agent/etc/cni/net.d", "var/lib/rancher/k3s/data/cni", kubelet},
 		"k3s before": {files{
 			"var/lib/rancher/k3s/agent/etc/containerd/config.toml": "version = 2\n[plugins.\"io.containerd.grpc.v1.cri\".cni]\n  bin_dir = \"/var/lib/rancher/k3s/data/" + release + "/bin\"\n  conf_dir = \"/var/lib/rancher/k3s/agent/etc/cni/net.d\"\n",
 		}, "var/lib/rancher/k3s/agent/etc/cni/net.d", "var/lib/rancher/k3s/data/" + release + "/bin", kubelet},
+		"k3s with a file of its own": {files{
+			"var/lib/rancher/k3s/agent/etc/containerd/config.toml":   "imports = [\"conf.d/*.toml\"]\n",
+			"var/lib/rancher/k3s/agent/etc/containerd/conf.d/a.toml": "[plugins.cri.cni]\nbin_dir = \"/usr/lib/cni\"\nconf_dir = \"/etc/cni/conf\"\n",
+			"etc/containerd/conf.d/b.toml":                           "of another runtime",
+		}, "etc/cni/conf", "usr/lib/cni", kubelet},
 		"k3s without Flannel": {files{
 			"var/lib/rancher/k3s/agent/etc/containerd/config.toml": "version = 2\n[plugins.\"io.containerd.grpc.v1.cri\"]\n  enable_selinux = false\n",
 		}, "etc/cni/net.d", "opt/cni/bin", kubelet},
@@ -126,6 +132,12 @@ func TestTheFoldersThatTheUserNamesAreTaken(t *testing.T) {
 	}
 	for a := range Run(t.Context(), n, checks) {
 		if a.Verdict != report.OK {
+			t.Errorf("%s says %s: %s", a.Check, a.Verdict, a.Found)
+		}
+	}
+	n.ConfDir, n.BinDir = "/none", "/none/bin"
+	for a := range Run(t.Context(), n, checks[:2]) {
+		if a.Verdict != report.CannotTell || !strings.Contains(a.Found, "there is no folder /none") || !strings.Contains(a.Found, "(--cni-conf-dir)") {
 			t.Errorf("%s says %s: %s", a.Check, a.Verdict, a.Found)
 		}
 	}

@@ -68,6 +68,7 @@ func limits() []limit {
 			w.peers = peers
 		}
 	}
+	full := write("proc/net/stat/arp_cache", "entries table_fulls\n00000082 1\n")
 	oneSubnet := func(ignore, announce, filter int) func(*world) {
 		return both(func(w *world) { w.addrs["ens2f0np0"] = "172.16.11.2/24" },
 			write(all+"arp_ignore", "%d", ignore), write(all+"arp_announce", "%d", announce),
@@ -156,6 +157,11 @@ func limits() []limit {
 			write(forced, "Global tclass=0\n"),
 		},
 		{"ports up to RoCE's", "firewall", firewall("4700-4790"), firewall("4700-4791")},
+		{"ports are numbers", "firewall", firewall("5-479"), firewall("500-10000")},
+		{
+			"a table that was full is large now", "neighbour-table", both(full, write(thresh4, "16384")),
+			both(full, write(thresh4, "16383")),
+		},
 		{"ports from RoCE's on", "firewall", firewall("{ 53, 4792-4800, x }"), firewall("{ 53, 4791-4800, x }")},
 		{
 			"routes that reach other places", "pool-routes",

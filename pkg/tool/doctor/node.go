@@ -10,7 +10,6 @@ import (
 	"fmt"
 	"io/fs"
 	"os"
-	"path/filepath"
 	"slices"
 	"strconv"
 	"strings"
@@ -313,10 +312,8 @@ func (n Node) pci(device string) string {
 	return cmp.Or(slot, "PCI_ADDRESS")
 }
 
-// files returns the names of the files that match a pattern, in the order of their
-// base names.
+// files returns the names of the files that match a pattern, in their order.
 func (n Node) files(pattern string) []string {
 	names, _ := fs.Glob(n.Root, pattern) // the pattern is a constant
-	slices.SortFunc(names, func(a, b string) int { return strings.Compare(filepath.Base(a), filepath.Base(b)) })
 	return names
 }

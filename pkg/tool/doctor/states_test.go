@@ -9,15 +9,21 @@ import (
 	"fmt"
 	"io/fs"
 	"net/http"
+	"net/netip"
 	"os"
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/containernetworking/plugins/pkg/utils/buildversion"
+	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
 
+	"github.com/roce-cni/roce-cni/pkg/base/netrange"
 	"github.com/roce-cni/roce-cni/pkg/plugin/conf"
+	"github.com/roce-cni/roce-cni/pkg/plugin/conf/pool"
+	"github.com/roce-cni/roce-cni/pkg/plugin/ipam"
 	"github.com/roce-cni/roce-cni/pkg/plugin/kernel/rtnl"
 	"github.com/roce-cni/roce-cni/pkg/plugin/rdma/nldev"
 	"github.com/roce-cni/roce-cni/pkg/tool/nic"
@@ -71,12 +77,21 @@ func hostStates() []state {
 		{"memlock", "the memory is not in the file", written("proc/meminfo", "MemFree: 1 kB\n")},
 		{"memlock", "the memory is no number", written("proc/meminfo", "MemTotal: much kB\n")},
 		{"memlock", "the memory cannot be read", denied("proc/meminfo")},
+		{"memlock", "neither memory nor runtime", all(denied("proc/meminfo"), func(w *world) { w.remove("proc/911") })},
 		{"memlock", "limits without the line", written("proc/911/limits", "Max cpu time unlimited\n")},
 		{"memlock", "three runtimes", written("proc/7/comm", "dockerd\n", "proc/7/limits", limits, "proc/8/comm", "crio\n", "proc/8/limits", limits)},
 		{"memlock", "a runtime in a pod", written("proc/7/comm", "dockerd\n", "proc/7/limits", limits, "proc/7/status", "NSpid:\t7\t1\n")},
 		{"memlock", "a runtime on the node", written("proc/7/comm", "dockerd\n", "proc/7/limits", limits, "proc/7/status", "NSpid:\t7\n")},
 		{"host-arp", "IPv6 addresses of one subnet", func(w *world) { w.addrs = map[string]string{"ens1f0np0": "fd00::1/64", "ens2f0np0": "fd00::2/64"} }},
 		{"host-arp", "a subnet in another", func(w *world) { w.addrs["ens2f0np0"] = "172.16.12.1/16" }},
+		{"host-arp", "the address of a bond", func(w *world) {
+			w.bonded(1)
+			w.addrs = map[string]string{"bond0": "172.16.11.1/24", "ens2f0np0": "172.16.11.2/24"}
+		}},
+		{"network-managers", "networkd manages a slave, and not its bond", func(w *world) {
+			w.bonded(1)
+			w.write("run/systemd/netif/links/2", "ADMIN_STATE=configured\n")
+		}},
 		{"host-arp", "addresses cannot be listed", func(w *world) { w.addrsErr = errRefused }},
 		{"network-managers", "networkd alone", written("run/systemd/netif/links/3", "ADMIN_STATE=configured\n")},
 		{"network-managers", "both leave it", written("run/systemd/netif/links/3", "ADMIN_STATE=unmanaged\n", "run/NetworkManager/devices/3", "managed=false\n")},
@@ -99,6 +114,10 @@ func hostStates() []state {
 			w.spoil("leases.db")
 		}},
 		{"firewall", "a chain that only forwards drops", all(soft, func(w *world) { w.programs["nft"] = "type filter hook forward priority filter; policy drop;\n" })},
+		{"firewall", "a chain drops before it is routed", all(soft, func(w *world) { w.programs["nft"] = "type filter hook prerouting priority raw; policy drop;\n" })},
+		{"firewall", "Soft-RoCE is the second device", all(written("sys/class/infiniband/mlx5_1/parent", "ens2f0np0\n"), func(w *world) {
+			w.programs["nft"] = "table inet a {\n\tchain b {\n\t\tudp dport 4791 drop # handle 5\n\t}\n}\n"
+		})},
 		{"firewall", "the tables of iptables cannot be read", all(soft, denied("proc/net/ip_tables_names"))},
 		{"firewall", "iptables without a table", all(soft, written("proc/net/ip_tables_names", ""))},
 		{"firewall", "two rules drop it", all(soft, func(w *world) {
@@ -117,11 +136,27 @@ func hostStates() []state {
 		{"host-link", "a chain drops all but veths", rules("table inet a {\n\tchain f {\n\t\ttype filter hook forward priority 0; policy accept;\n\t\tiifname != \"veth*\" drop\n\t}\n}\n")},
 		{"host-link", "two chains drop", rules("table ip a {\n\tchain f {\n\t\ttype filter hook forward priority 0; policy drop;\n\t}\n}\ntable inet b {\n\tchain g {\n\t\ttype filter hook forward priority 0; policy drop;\n\t}\n}\n")},
 		{"host-link", "another chain accepts", rules("table ip a {\n\tchain f {\n\t\ttype filter hook forward priority 0; policy drop;\n\t\tjump pods\n\t}\n\tchain pods {\n\t\tiifname \"veth*\" counter packets 1 bytes 2 accept\n\t}\n}\n")},
+		{"host-link", "a table of the other family with its name accepts", rules("table ip filter {\n\tchain f {\n\t\ttype filter hook forward priority 0; policy drop;\n\t}\n}\ntable ip6 filter {\n\tchain f {\n\t\tiifname \"veth*\" accept\n\t}\n}\n")},
+		{"host-link", "iptables-legacy rejects the rest", all(rules(""), written("proc/net/ip_tables_names", "filter\n"), func(w *world) {
+			w.programs["iptables-legacy-save"] = "*filter\n:FORWARD ACCEPT [0:0]\n-A FORWARD -j REJECT --reject-with icmp-port-unreachable\nCOMMIT\n"
+		})},
+		{"host-link", "neither family is forwarded", func(w *world) {
+			w.dual("0")
+			w.write("proc/sys/net/ipv4/ip_forward", "0")
+		}},
 		{"host-link", "no agent, and no file", func(w *world) {
 			w.withoutServices()
 			if err := w.pools.Remove("gpu"); err != nil {
 				w.t.Fatal(err)
 			}
+		}},
+		{"left-behind", "two pods of roce-hwtest", written("run/netns/roce-hwtest-0-1", "", "run/netns/roce-hwtest-0-2", "")},
+		{"left-behind", "a rule of the other family, and rules of others", func(w *world) {
+			w.onVLAN()
+			w.record()
+			v4, table, priority := w.rules[0], w.rules[0], w.rules[0]
+			v4.From, table.Table, priority.Priority = netip.MustParsePrefix("0.0.0.0/0"), 8201, 501
+			w.rules = append(w.rules, table, priority, v4)
 		}},
 		{"left-behind", "interfaces cannot be looked at", func(w *world) {
 			w.onVLAN()
@@ -133,12 +168,16 @@ func hostStates() []state {
 func deviceStates() []state {
 	const dir, vf = "sys/class/infiniband/mlx5_0/", "sys/class/net/ens1f0np0/device/virtfn0/net"
 	vfs := func(w *world) { w.vfs = []rtnl.VF{{Untrusted: true}, {Number: 1, SpoofCheck: true}} }
+	bond := func(w *world) {
+		w.bonded(2)
+		w.rdma.Devices = w.rdma.Devices[:1]
+	}
 	options := func(text string) func(*world) { return written("etc/modprobe.d/zz-roce.conf", text) }
 	return []state{
 		{"rdma-modules", "modules that are built in or absent", func(w *world) {
 			w.remove("sys/module/ib_umad")
 			w.remove("sys/module/ib_uverbs")
-			w.write("lib/modules/6.8.0-60-generic/modules.builtin", "kernel/ib_umad.ko\nkernel/xib_uverbs.ko\n")
+			w.write("lib/modules/6.8.0-60-generic/modules.builtin", "kernel/ib_umad.ko\nkernel/xib_uverbs.ko\nkernel/ib_uverbs_x.ko\n")
 		}},
 		{"rdma-driver", "OFED is installed, and no NIC of it is there", func(w *world) {
 			w.remove("sys/module/mlx5_core")
@@ -147,12 +186,30 @@ func deviceStates() []state {
 		{"rdma-netns-mode", "the last of two options of a line", options("options ib_core x=1 netns_mode=1 netns_mode=0\n")},
 		{"rdma-netns-mode", "the last of two lines", options("options ib_core netns_mode=0\noptions\tib-core\tnetns_mode=Y\n")},
 		{"rdma-netns-mode", "the last of two files", all(options("options ib_core netns_mode=1\n"), written("usr/lib/modprobe.d/zz-roce.d.conf", "options ib_core netns_mode=off\n"))},
+		{"rdma-netns-mode", "the last of two files by its name", written("etc/modprobe.d/zz-roce.conf", "options ib_core netns_mode=1\n", "usr/lib/modprobe.d/aa.conf", "options ib_core netns_mode=0\n")},
+		{"rdma-netns-mode", "the last word of the command line", written("proc/cmdline", "ib_core.netns_mode=0 quiet ib_core.netns_mode=1\n")},
 		{"rdma-netns-mode", "a file that hides another", all(options("#\n"), written("run/modprobe.d/zz-roce.conf", "options ib_core netns_mode=n\n"))},
 		{"rdma-netns-mode", "files and options that do not count", all(options("options ib_core_x netns_mode=0\n# options ib_core netns_mode=0\n"), written("etc/modprobe.d/zz-roce.txt", "options ib_core netns_mode=0\n"))},
 		{"rdma-netns-mode", "a file that cannot be read", all(options(""), denied("etc/modprobe.d/zz-roce.conf"))},
 		{"rdma-netns-mode", "the command line cannot be read", denied("proc/cmdline")},
 		{"rdma-ports", "a port without interface here that is down", func(w *world) { w.port(0).NetdevIndex, w.port(0).State = 0, nldev.Down }},
+		{"rdma-ports", "ports that are on their way up", func(w *world) { w.port(0).State, w.port(1).State = nldev.Init, nldev.Armed }},
+		{"rdma-ports", "a port without interface here that is on its way up", func(w *world) { w.port(0).NetdevIndex, w.port(0).State = 0, nldev.Init }},
+		{"rdma-ports", "the second port of a device is InfiniBand", all((*world).secondPort, written("sys/class/infiniband/mlx5_1/ports/2/link_layer", "InfiniBand"))},
+		{"rdma-ports", "a slave is down, and its bond is not", func(w *world) {
+			w.bonded(1)
+			w.port(0).State, w.link(0).Flags = nldev.Down, 0
+		}},
+		{"rdma-mtu", "a slave has a smaller MTU than its bond", func(w *world) {
+			w.bonded(1)
+			w.link(0).MTU = 1500
+		}},
+		{"rdma-bond", "slaves keep their devices, and a NIC is in no bond", func(w *world) {
+			w.secondPort()
+			w.bonded(2)
+		}},
 		{"rdma-ports", "the speed cannot be read", denied(dir + "ports/1/rate")},
+		{"gid-table", "the second port has a full one", all((*world).secondPort, written("sys/class/infiniband/mlx5_1/ports/2/gids/0", "0000:0000:0000:0000:0000:ffff:ac10:0001", "sys/class/infiniband/mlx5_1/ports/2/gid_attrs/types/0", "RoCE v2"))},
 		{"gid-table", "no table", func(w *world) { w.gids("mlx5_0", 0, 0) }},
 		{"gid-table", "a table of one type", func(w *world) {
 			w.gids("mlx5_0", 16, 4)
@@ -161,12 +218,23 @@ func deviceStates() []state {
 				w.write(dir+"ports/1/gids/"+i, "0000:0000:0000:0000:0000:0000:0000:0000")
 			}
 		}},
+		{"eswitch-mode", "a device of another bus has the address", func(w *world) {
+			other := *w.devlink[0]
+			other.BusName, other.Attrs.Eswitch.Mode = "auxiliary", "switchdev"
+			w.devlink = append([]*netlink.DevlinkDevice{&other}, w.devlink...)
+		}},
+		{"vf-trust", "another interface comes before its NIC", all(vfs, func(w *world) {
+			w.links = append([]rtnl.Link{{Index: 9, Name: "br0", Kind: "bridge"}}, w.links...)
+		}, written("sys/class/net/ens1f0np0/device/virtfn1/net/ens2f0np0/mtu", "1"))},
 		{"eswitch-mode", "no devlink", func(w *world) { w.devlinkErr = unix.ENOENT }},
 		{"vf-trust", "VFs of pods and without interface", all(vfs, written(vf+"/eth9/mtu", "1"), func(w *world) { w.write("sys/class/net/ens1f0np0/device/virtfn1/net/.", "") })},
 		{"vf-trust", "the interface cannot be looked up", all(vfs, denied(vf))},
 		{"vf-trust", "a VF with one fault", all(vfs, written("sys/class/net/ens1f0np0/device/virtfn1/net/ens2f0np0/mtu", "1"))},
 		{"nic-firmware", "NICs of two drivers", func(w *world) { w.drivers["ens2f0np0"] = nic.Driver{Name: "bnxt_en", Firmware: "1"} }},
 		{"nic-qos", "a traffic class, and no DSCP with PFC", all(quality(func(q *nic.QoS) { q.DSCP = [64]nic.Priorities{} }), written(dir+"tc/1/traffic_class", "Global tclass=8\n"))},
+		{"nic-qos", "a traffic class of the second port", all((*world).secondPort, written("sys/class/infiniband/mlx5_1/tc/2/traffic_class", "Global tclass=8\n"))},
+		{"nic-qos", "a traffic class of a bond", all(bond, written(dir+"tc/1/traffic_class", "Global tclass=8\n"))},
+		{"nic-qos", "the first slave of a bond does not tell", all(bond, func(w *world) { delete(w.qos, "ens1f0np0") })},
 		{"nic-qos", "different NICs, one without ECN", func(w *world) {
 			q := lossless()
 			q.PFC, q.ECN = 1<<3|1<<5, 1<<3
@@ -180,17 +248,34 @@ func deviceStates() []state {
 		{"pcie-acs", "the bridge cannot be read", all((*world).gpu, func(w *world) {
 			w.targets["sys/class/infiniband/mlx5_0"] = "../../devices/pci0000:0a/0000:0a:00.0/0000:0b:00.0/infiniband/mlx5_0"
 		})},
+		{"pcie-acs", "two bridges redirect", all((*world).gpu, func(w *world) {
+			config := append(make([]byte, 0x100), 0x0d, 0, 1, 0, 0, 0, 0x0c, 0)
+			w.write("sys/bus/pci/devices/0000:0a:00.0/config", string(config))
+			w.write("sys/bus/pci/devices/0000:0a:01.0/config", string(config))
+			w.targets["sys/class/infiniband/mlx5_0"] = "../../devices/pci0000:0a/0000:0a:00.0/0000:0a:01.0/0000:0b:00.0/infiniband/mlx5_0"
+		})},
 		{"rdma-files", "a device without files", func(w *world) { w.chars["mlx5_1"] = nil }},
 		{"rdma-ports", "RoCE is off on a device of no bus", func(w *world) {
 			w.rdma.Devices[0].Protocol = ""
 			w.remove(dir + "device/uevent")
 		}},
 		{"pool-routes", "a route of a bond whose device names a slave", func(w *world) {
-			w.links = append(w.links, rtnl.Link{Index: 9, Name: "bond0", Kind: "bond", MTU: 9000})
-			w.link(0).SlaveKind, w.link(0).Master, w.link(1).SlaveKind, w.link(1).Master = "bond", 9, "bond", 9
-			w.rdma.Devices, w.routes[0].Index = w.rdma.Devices[:1], 9
+			bond(w)
+			w.routes[0].Index = 9
 		}},
 		{"tagged-frames", "a container of no pod", func(w *world) { w.trunkOf(conf.Pod{}, withRaw) }},
+		{"tagged-frames", "two VLANs on the second NIC of the list", func(w *world) {
+			w.trunk(withRaw)
+			second := w.links[2]
+			second.Name, second.VLAN = "backup", 130
+			w.links = append(w.links, second)
+			w.links[0], w.links[1] = w.links[1], w.links[0]
+		}},
+		{"tagged-frames", "the first of two programs has NET_RAW, and the second is hidden", func(w *world) {
+			w.trunk(withRaw, withoutRaw)
+			delete(w.targets, "proc/77/ns/net")
+		}},
+		{"tagged-frames", "the first of two programs has NET_RAW", func(w *world) { w.trunk(withRaw, withoutRaw) }},
 		{"tagged-frames", "a VLAN on a NIC of another namespace", func(w *world) {
 			w.trunk(withRaw)
 			w.links[2].Lower.NSID = 1
@@ -210,6 +295,7 @@ func softwareStates() []state {
 			written(config, "[plugins.cri.cni]\nbin_dirs = [\"/opt/none\", \"/usr/lib/cni\"]\n", "usr/lib/cni/roce", "ELF"),
 			func(w *world) { w.programs["/usr/lib/cni/roce"] = version },
 		)},
+		{"cni-plugins", "the second folder is not there", written(config, "[plugins.cri.cni]\nbin_dirs = [\"/opt/cni/bin\", \"/opt/none\"]\n")},
 		{"cni-plugins", "the folder cannot be read", denied("opt/cni/bin")},
 		{"cni-plugins", "the configuration of containerd cannot be read", all(written(config, ""), denied(config))},
 		{"cni-config", "the folder cannot be read", denied("etc/cni/net.d")},
@@ -219,10 +305,28 @@ func softwareStates() []state {
 			w.remove("etc/cni/net.d/00-multus.conf")
 			w.write("etc/cni/net.d/20-roce.conflist", `{"plugins": [{"type": "roce"}]}`)
 		}},
+		{"cni-config", "two others come first", written("etc/cni/net.d/00-a.conf", `{"type": "ptp"}`, "etc/cni/net.d/00-b.conf", `{"type": "ptp"}`)},
 		{"cni-config", "files that do not count", written("etc/cni/net.d/00-a.txt", "{", "etc/cni/net.d/000", "{")},
 		{"cni-lists", "no folder", func(w *world) { w.remove("etc/cni/net.d") }},
 		{"cni-lists", "the folder cannot be read", denied("etc/cni/net.d")},
 		{"cni-lists", "sbr before roce, and in no list", written("etc/cni/net.d/20.conflist", `{"plugins": [{"type": "sbr"}, {"type": "roce"}]}`, "etc/cni/net.d/21.conf", "{")},
+		{"cni-lists", "sbr in two lists", written("etc/cni/net.d/20.conflist", `{"plugins": [{"type": "roce"}, {"type": "sbr"}]}`, "etc/cni/net.d/21.conflist", `{"plugins": [{"type": "roce"}, {"type": "sbr"}]}`)},
+		{"device-plugin", "the folder of k0s cannot be looked at", denied("var/lib/k0s")},
+		{"pools", "another pool has leases", func(w *world) {
+			_, err := w.leases.Acquire(w.t.Context(), ipam.Ask{
+				Pool: pool.OfRailPool("other"), Owner: ipam.Owner{ContainerID: "c1", IfName: "net1", Network: "rails"},
+				Subnets: []ipam.Subnet{{Prefix: netip.MustParsePrefix("172.20.0.0/16"), Ranges: []netrange.Range{{First: netip.MustParseAddr("172.20.0.17"), Last: netip.MustParseAddr("172.20.0.17")}}}},
+			})
+			if err != nil {
+				w.t.Fatal(err)
+			}
+		}},
+		{"pool-routes", "a route to the second rail", func(w *world) {
+			first, last := netip.MustParseAddr("10.1.0.1"), netip.MustParseAddr("10.1.0.9")
+			w.rails(netrange.Range{First: netip.MustParseAddr("172.20.0.16"), Last: netip.MustParseAddr("172.20.0.35")}, netrange.Range{First: first, Last: last})
+			w.routes = append(w.routes, route("10.1.9.0/24", 9))
+		}},
+		{"agent", "another server answers", func(w *world) { w.agent = http.NotFound }},
 		{"device-plugin", "no JSON", written(registered, "{")},
 		{"device-plugin", "a resource of no RDMA without devices", written(registered, `{"Data": {"RegisteredDevices": {"a/b": [], "c/d": ["1"]}}}`)},
 		{"agent", "it says two things", func(w *world) {
@@ -346,5 +450,23 @@ func TestAPartSaysHowManyProblemsItHas(t *testing.T) {
 	}}
 	if rails != want {
 		t.Errorf("got %+v, want %+v", rails, want)
+	}
+}
+
+// TestACheckEndsWithItsCaller, and after its patience.
+func TestACheckEndsWithItsCaller(t *testing.T) {
+	t.Parallel()
+	n, checks := healthy(t).node(), slices.DeleteFunc(Checks(), func(c Check) bool { return c.Name != "vf-trust" })
+	n.Links = func(ctx context.Context) ([]rtnl.Link, error) {
+		if end, is := ctx.Deadline(); !is || time.Until(end) > patience {
+			t.Errorf("it may take until %v", end)
+		}
+		return nil, ctx.Err()
+	}
+	ended, end := context.WithCancel(t.Context())
+	end()
+	want := []report.Answer{{Check: "vf-trust", Finding: cannotTell("the interfaces cannot be listed: context canceled", rootOfNode)}}
+	if got := slices.Collect(Run(ended, n, checks)); !slices.Equal(got, want) {
+		t.Errorf("got %+v", got)
 	}
 }

@@ -237,7 +237,7 @@ func (w *world) node() Node {
 			return out, w.addrsErr
 		},
 		VFs: func(_ context.Context, pf string) ([]rtnl.VF, error) {
-			if pf != w.links[0].Name {
+			if i := slices.IndexFunc(w.links, func(l rtnl.Link) bool { return l.Kind == "" }); pf != w.links[i].Name {
 				return nil, nil
 			}
 			return w.vfs, nil
@@ -336,6 +336,25 @@ func (w *world) gids(device string, size, used int) {
 			w.write(fmt.Sprintf("%sgid_attrs/types/%d", dir, i), []string{"IB/RoCE v1", "RoCE v2"}[i%2])
 		}
 		w.write(fmt.Sprintf("%sgids/%d", dir, i), gid)
+	}
+}
+
+// secondPort gives the second device another port, with the interface ens3f0np0.
+func (w *world) secondPort() {
+	second, dir := nldev.Port{Number: 2, State: nldev.Active, NetdevIndex: 4, Netdev: "ens3f0np0"}, "sys/class/infiniband/mlx5_1/ports/2/"
+	w.links = append(w.links, rtnl.Link{Index: 4, Name: second.Netdev, MTU: 9000, Flags: unix.IFF_UP})
+	w.rdma.Devices[1].Ports = append(w.rdma.Devices[1].Ports, second)
+	w.write(dir+"link_layer", "Ethernet")
+	w.write(dir+"rate", "200 Gb/sec (4X HDR)")
+	w.write(dir+"gids/0", "0000:0000:0000:0000:0000:0000:0000:0000")
+	w.qos[second.Netdev], w.drivers[second.Netdev] = lossless(), w.drivers["ens2f0np0"]
+}
+
+// bonded gives the node a bond of its first NICs.
+func (w *world) bonded(slaves int) {
+	w.links = append(w.links, rtnl.Link{Index: 9, Name: "bond0", Kind: "bond", MTU: 9000, Flags: unix.IFF_UP})
+	for i := range slaves {
+		w.link(i).SlaveKind, w.link(i).Master = "bond", 9
 	}
 }
 

@@ -5,6 +5,7 @@ package gids
 
 import (
 	"context"
+	"io/fs"
 	"net/netip"
 	"os"
 	"path/filepath"
@@ -20,6 +21,7 @@ import (
 	"github.com/roce-cni/roce-cni/pkg/base/netns"
 	"github.com/roce-cni/roce-cni/pkg/plugin/kernel/kerneltest"
 	"github.com/roce-cni/roce-cni/pkg/plugin/kernel/rtnl"
+	"github.com/roce-cni/roce-cni/pkg/plugin/plan"
 	"github.com/roce-cni/roce-cni/pkg/plugin/record"
 )
 
@@ -177,5 +179,35 @@ func TestALookThatFailsIsAnError(t *testing.T) {
 	held, err := n.look(t.Context(), pod.Path, there.ID, nil, got)
 	if diff := cmp.Diff(want, got, cmpopts.EquateComparable(netip.Addr{})); err != nil || diff != "" || len(held) > 0 {
 		t.Errorf("%v, %v (-want +got)\n%s", held, err, diff)
+	}
+}
+
+// reads is a sysfs that counts how often a file is read.
+type reads struct {
+	fstest.MapFS
+	of map[string]int
+}
+
+func (r reads) Open(name string) (fs.File, error) {
+	r.of[name]++
+	return r.MapFS.Open(name)
+}
+
+// TestANamespaceIsLookedAtOnce has two attachments of a pod, of which the host lacks the entries.
+func TestANamespaceIsLookedAtOnce(t *testing.T) {
+	t.Parallel()
+	pod := kerneltest.NewNode(t).PodAt(filepath.Join(t.TempDir(), "pod"))
+	there, err := netns.At(pod.Path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	const gid = "class/infiniband/mlx5_0/ports/1/gids/0"
+	sys := reads{fstest.MapFS{gid: {Data: []byte("0000:0000:0000:0000:0000:0000:0000:0000")}}, map[string]int{}}
+	rec := record.Record{Netns: pod.Path, NetnsID: there.ID, Plan: plan.Plan{Ops: plan.InPod(
+		plan.GID{Device: plan.RDMADevice{Name: "mlx5_0"}, Targets: []plan.GIDTarget{{Link: "net1", Addr: netip.MustParseAddr("172.16.0.5"), Index: place(3)}}},
+	)}}
+	n := Node{Sys: sys, Records: []record.Record{rec, rec}}
+	if held, tables, err := n.views(t.Context(), []Port{portOf("mlx5_0", "ens1")}, nil); err != nil || len(held)+len(tables) > 0 || sys.of[gid] != 1 {
+		t.Errorf("%d reads of its table, %v, %v, %v", sys.of[gid], held, tables, err)
 	}
 }

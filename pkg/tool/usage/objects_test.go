@@ -18,6 +18,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"golang.org/x/sys/unix"
 
+	"github.com/roce-cni/roce-cni/integration/cnitest"
 	"github.com/roce-cni/roce-cni/pkg/base/netns"
 	"github.com/roce-cni/roce-cni/pkg/base/nlsock"
 	"github.com/roce-cni/roce-cni/pkg/plugin/calls"
@@ -135,9 +136,9 @@ func TestWhatTheKernelDoesNotAnswerIsAnError(t *testing.T) {
 	}
 }
 
-// TestDevicesOfPodsAreReadInTheirNamespaces has a pod with two devices, and two interfaces.
+// TestDevicesOfPodsAreReadInTheirNamespaces has a pod with two devices, and two interfaces. It is
+// not parallel, because it counts open files.
 func TestDevicesOfPodsAreReadInTheirNamespaces(t *testing.T) {
-	t.Parallel()
 	if os.Geteuid() != 0 {
 		t.Skip("only root enters a namespace")
 	}
@@ -158,7 +159,11 @@ func TestDevicesOfPodsAreReadInTheirNamespaces(t *testing.T) {
 		dials, open = dials+1, open+1
 		return nldev.New(failing{recorded(t), nil, &open}), nil
 	}
+	before := cnitest.OpenFiles(t)
 	uses, err := n.Read(t.Context())
+	if after := cnitest.OpenFiles(t); after != before {
+		t.Errorf("%d files are open, %d were", after, before)
+	}
 	if err != nil || dials != 2 || open != 0 || len(uses) != 1 || uses[0].Contexts != 4 {
 		t.Errorf("%d dials, %d sockets are open, uses %+v, error %v, want the host's and the pod's together", dials, open, uses, err)
 	}
@@ -173,6 +178,11 @@ func TestDevicesOfPodsAreReadInTheirNamespaces(t *testing.T) {
 	}
 	if _, err := n.Read(t.Context()); !errors.Is(err, refused) {
 		t.Errorf("without a socket in the pod: %v", err)
+	}
+	n = pod()
+	n.Records[0].NetnsID.Dev, n.Records = own.ID.Dev+1, n.Records[:1] // of another kernel
+	if uses, err := n.Read(t.Context()); err != nil || uses[0].Contexts != 2 {
+		t.Errorf("another namespace is read: %+v, error %v", uses, err)
 	}
 }
 

@@ -5,6 +5,7 @@ package usage
 
 import (
 	"bufio"
+	"bytes"
 	"context"
 	"encoding/hex"
 	"fmt"
@@ -115,12 +116,14 @@ func TestObjectsBelongToThePodOfTheirProcess(t *testing.T) {
 		"both of one pod":                 {fstest.MapFS{"189/ns/net": link("net:[77]"), "188/ns/net": link("net:[77]")}, []Use{both}},
 		"one of the host":                 {fstest.MapFS{"189/ns/net": link("net:[77]"), "188/ns/net": link("net:[1]")}, []Use{one, of(User{Kind: Host}, rdma.Process{PID: 188, Comm: "b"})}},
 		"one of a pod without record":     {fstest.MapFS{"189/ns/net": link("net:[77]"), "188/ns/net": link("net:[78]")}, []Use{one, of(User{Kind: Unknown}, rdma.Process{PID: 188, Comm: "b"})}},
+		"two pods":                        {fstest.MapFS{"189/ns/net": link("net:[77]"), "188/ns/net": link("net:[79]")}, []Use{of(User{Kind: Pod, Pod: conf.Pod{Namespace: "ml", Name: "p0"}, ContainerID: "c9"}, rdma.Process{PID: 188, Comm: "b"}), one}},
 		"one of the host, first":          {fstest.MapFS{"189/ns/net": link("net:[1]"), "188/ns/net": link("net:[77]")}, []Use{second, of(User{Kind: Host}, rdma.Process{PID: 189, Comm: "a"})}},
 		"one that has ended since it was": {fstest.MapFS{"189/ns/net": link("net:[77]")}, []Use{one, of(User{Kind: Unknown}, rdma.Process{PID: 188, Comm: "b"})}},
 	} {
 		c.proc["189/comm"], c.proc["188/comm"] = &fstest.MapFile{Data: []byte("a\n")}, &fstest.MapFile{Data: []byte("b\n")}
 		n := node(t, c.proc)
-		n.Records = append(n.Records, record.Record{Attachment: conf.Attachment{ContainerID: "c8"}}) // its namespace is not known
+		n.Records = append(n.Records, record.Record{Attachment: conf.Attachment{ContainerID: "c8"}}, // its namespace is not known
+			record.Record{Attachment: conf.Attachment{ContainerID: "c9"}, Pod: conf.Pod{Namespace: "ml", Name: "p0"}, NetnsID: netns.ID{Ino: 79}})
 		got, err := n.Read(t.Context())
 		if diff := cmp.Diff(c.want, got, cmpopts.IgnoreFields(rdma.Process{}, "Netns")); err != nil || diff != "" {
 			t.Errorf("%s: %v (-want +got)\n%s", name, err, diff)
@@ -142,33 +145,36 @@ func TestAProcessThatHasEndedIsNoneOfAnUnknownHost(t *testing.T) {
 // stat is that of a process that began 100 seconds after boot (proc_pid_stat(5)).
 var stat = &fstest.MapFile{Data: []byte("188 (a) b) S" + strings.Repeat(" 1", 18) + " 10000 1 1\n")}
 
-// The DEL of c2 has found a program. Its index 5 has an entry again, its index 6 reads as free,
-// and so does index 7, which p1 has lost. The driver hides the entry at 10, which c5 has. A pod
+// The DEL of c2 has found a program. Its index 5 has an entry again on port 1, its index 6 reads as free,
+// and so does index 7, which p1 has lost. The driver hides the entry at 10, which c5 has, and
+// that at 7 of port 2. A pod
 // that is gone too had index 11 after c2. c0 and c3 had namespaces of these numbers before, and
 // so had c6, before the program began, and c7, before the node was rebooted.
 func TestIndexesOfADeletedPodAreThoseOfItsPrograms(t *testing.T) {
 	t.Parallel()
 	n := node(t, fstest.MapFS{"189/ns/net": link("net:[77]"), "188/ns/net": link("net:[78]"), "189/stat": stat, "188/stat": stat})
 	n.BootID = "b"
-	hidden := 10
+	hidden, other2 := 10, 7
 	n.Records = append(n.Records, record.Record{Attachment: conf.Attachment{ContainerID: "c5"}, Plan: plan.Plan{Ops: plan.OnHost(
-		plan.GID{Device: plan.RDMADevice{Name: "rxe0", Port: 1}, Targets: []plan.GIDTarget{{Link: "net1", Index: &hidden}}})}})
+		plan.GID{Device: plan.RDMADevice{Name: "rxe0", Port: 1}, Targets: []plan.GIDTarget{{Link: "net1", Index: &hidden}}},
+		plan.GID{Device: plan.RDMADevice{Name: "rxe0", Port: 2}, Targets: []plan.GIDTarget{{Link: "net1", Index: &other2}}})}})
 	n.Sys = fstest.MapFS{"class/infiniband/rxe0/ports/1/gid_attrs/types/5": {Data: []byte("RoCE v2\n")}}
 	n.Calls = calls.File{Dir: t.TempDir()}
 	at := func(index int, ino uint64) calls.Held {
 		return calls.Held{Device: "rxe0", Port: 1, Index: index, Netns: ino, BootID: "b", Since: 200 * time.Second}
 	}
-	other, again, early, rebooted := at(9, 78), at(6, 78), at(12, 78), at(13, 78)
+	other, again, early, rebooted, second := at(9, 78), at(6, 78), at(12, 78), at(13, 78), at(5, 78)
+	second.Port = 2
 	other.Device, again.Since, early.Since, rebooted.BootID = "rxe1", 210*time.Second, 50*time.Second, "a"
 	for _, c := range []calls.Call{
+		{Attachment: conf.Attachment{ContainerID: "c7"}, Pod: "ml/p7", Held: []calls.Held{rebooted}},
 		{Attachment: conf.Attachment{ContainerID: "c0"}, Pod: "ml/old", Held: []calls.Held{at(4, 78)}}, // had this namespace before
-		{Attachment: conf.Attachment{ContainerID: "c2"}, Pod: "ml/p2", Held: []calls.Held{at(5, 78), at(6, 78), at(10, 78), at(11, 78), other}},
+		{Attachment: conf.Attachment{ContainerID: "c2"}, Pod: "ml/p2", Held: []calls.Held{at(5, 78), at(6, 78), at(10, 78), at(11, 78), other, second}},
 		{Attachment: conf.Attachment{ContainerID: "c2"}, Pod: "ml/p2", Held: []calls.Held{again}}, // the first DEL has failed
 		{Attachment: conf.Attachment{ContainerID: "c1"}, Pod: "ml/p1", Held: []calls.Held{at(7, 77)}},
 		{Attachment: conf.Attachment{ContainerID: "c3"}, Pod: "ml/p3", Held: []calls.Held{at(8, 77)}},
 		{Attachment: conf.Attachment{ContainerID: "c4"}, Pod: "ml/p4", Held: []calls.Held{at(11, 79)}},
 		{Attachment: conf.Attachment{ContainerID: "c6"}, Pod: "ml/p6", Held: []calls.Held{early}},
-		{Attachment: conf.Attachment{ContainerID: "c7"}, Pod: "ml/p7", Held: []calls.Held{rebooted}},
 		{Attachment: conf.Attachment{ContainerID: "c9"}, Pod: "ml/p9"},
 	} {
 		if err := n.Calls.Append(c); err != nil {
@@ -183,10 +189,10 @@ func TestIndexesOfADeletedPodAreThoseOfItsPrograms(t *testing.T) {
 	for _, u := range uses {
 		got = append(got, fmt.Sprintf("%s %s %v", u.Kind, u.User, u.Held))
 	}
-	if diff := cmp.Diff([]string{"pod ml/p1 [{rxe0 1 7 77 b 3m20s}]", "gone ml/p2 (gone) [{rxe0 1 6 78 b 3m30s}]"}, got); diff != "" {
+	if diff := cmp.Diff([]string{"pod ml/p1 [{rxe0 1 7 77 b 3m20s}]", "gone ml/p2 (gone) [{rxe0 1 6 78 b 3m30s} {rxe0 2 5 78 b 3m20s}]"}, got); diff != "" {
 		t.Errorf("(-want +got)\n%s", diff)
 	}
-	if row := rows(uses)[1]; row.Kind != "gone" || row.Pod != "p2" || row.HeldGIDs != 1 {
+	if row := rows(uses)[1]; row.Kind != "gone" || row.Pod != "p2" || row.HeldGIDs != 2 {
 		t.Errorf("the row is %+v", row)
 	}
 }
@@ -279,6 +285,15 @@ func TestEachDeviceOfAPodIsAUseOfItsOwn(t *testing.T) {
 	if diff := cmp.Diff([]string{"rxe0 ml/p1 net1 2 2", "rxe1 ml/p1 net2 2 2"}, got); diff != "" {
 		t.Errorf("(-want +got)\n%s", diff)
 	}
+	for i, row := range k["device"] { // in the order of their numbers
+		k["device"][i] = bytes.ReplaceAll(bytes.ReplaceAll(row, []byte("rxe0"), []byte("x10\x00")), []byte("rxe1"), []byte("x2\x00\x00"))
+	}
+	if uses, err := n.Read(t.Context()); err != nil || len(uses) != 2 || uses[0].Device != "x2" || uses[1].Device != "x10" {
+		t.Errorf("got %+v, error %v", uses, err)
+	}
+	if n := (Use{QueuePairs: map[string]int{"RC": 2, "UD": 1}}).Total(); n != 3 {
+		t.Errorf("%d queue pairs of two types, want 3", n)
+	}
 }
 
 // The recorded namespace is gone, and its path may be that of another one, such as the host's.
@@ -306,6 +321,7 @@ func counted(packets, words string) fstest.MapFS {
 		"mlx5_0/ports/1/counters/port_xmit_data": words, "mlx5_0/ports/1/counters/port_rcv_data": "7",
 		"mlx5_0/ports/2/counters/port_xmit_data": "7", "mlx5_0/ports/2/counters/port_rcv_data": words,
 		"rxe0/ports/1/hw_counters/sent_bytes": "1", "mlx5_0/ports/2/hw_counters/rcvd_bytes": "1", // a pair counts
+		"mlx5_0/ports/1/hw_counters/tx_bytes": "1", "mlx5_0/ports/1/hw_counters/rx_bytes": "1", "mlx5_0/ports/3/state": "1: DOWN",
 		"mlx5_0/ports/1/hw_counters/sent_pkts": "1", "silent/ports/1/state": "4: ACTIVE",
 	} {
 		out["class/infiniband/"+path] = file(value)
@@ -325,7 +341,7 @@ func TestRatesAreThoseOfTheOnlyUserOfADevice(t *testing.T) {
 	AddRates(uses, before, after)
 	for _, port := range []uint32{1, 2} {
 		t1, sum := after[Source{Device: "mlx5_0", Port: port}], after[Source{Device: "mlx5_0"}]
-		if want := [][2]uint64{{1004000, 28}, {28, 1004000}}[port-1]; t1.Sent != want[0] || t1.Received != want[1] || sum.Sent != 1004028 {
+		if want := [][2]uint64{{1004000, 28}, {28, 1004000}}[port-1]; t1.Sent != want[0] || t1.Received != want[1] || sum.Sent != 1004028 || sum.Received != 1004028 {
 			t.Errorf("port %d has %+v, its device %+v, want %v", port, t1, sum, want)
 		}
 	}
@@ -361,6 +377,20 @@ func TestRatesAreThoseOfTheOnlyUserOfADevice(t *testing.T) {
 	for _, u := range append(shared, again...) {
 		if u.Sent != nil || u.Received != nil {
 			t.Errorf("%s has rates: %v, %v", u.Module, u.Sent, u.Received)
+		}
+	}
+}
+
+func TestAUserIsCalledByWhatIsKnownOfIt(t *testing.T) {
+	t.Parallel()
+	pod := conf.Pod{Namespace: "ml", Name: "p1"}
+	for want, u := range map[string]User{
+		"ml/p1": {Kind: Pod, Pod: pod, ContainerID: "c1"}, "c1": {Kind: Pod, ContainerID: "c1"},
+		"ml/p1 (gone)": {Kind: Gone, Pod: pod, ContainerID: "c1"}, "c1 (gone)": {Kind: Gone, ContainerID: "c1"},
+		"the kernel's nvme_rdma": {Kind: Kernel, Module: "nvme_rdma"}, "?": {Kind: Unknown}, "host": {Kind: Host},
+	} {
+		if got := u.String(); got != want {
+			t.Errorf("%+v: got %q, want %q", u, got, want)
 		}
 	}
 }
