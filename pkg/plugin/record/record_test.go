@@ -424,6 +424,30 @@ func TestOneHolderAtATimeThoughTheLockFileComesAndGoes(t *testing.T) {
 	}
 }
 
+// TestAContainerThatCannotBeListedIsReported has one with a path that is too long for the kernel. It
+// comes first, and the others are swept in spite of it.
+func TestAContainerThatCannotBeListedIsReported(t *testing.T) {
+	t.Parallel()
+	s := empty(t)
+	for len(s.root()) < unix.PathMax-220 {
+		s.Dir = filepath.Join(s.Dir, strings.Repeat("d", 90))
+	}
+	plant(t, filepath.Join(s.folder("killed"), lockName), "")
+	root, err := os.OpenRoot(s.root())
+	must(t, err)
+	defer root.Close()
+	must(t, root.Mkdir(strings.Repeat("a", unix.NAME_MAX), 0o700))
+	list, err := s.List()
+	for what, err := range map[string]error{"List": err, "Sweep": s.Sweep(t.Context())} {
+		if cnierr.CodeOf(err) != cnierr.IO {
+			t.Errorf("%s: %v, %v, want code %d", what, list, err, cnierr.IO)
+		}
+	}
+	if _, err := os.Stat(s.folder("killed")); !errors.Is(err, fs.ErrNotExist) {
+		t.Errorf("a container behind it was not swept: %v", err)
+	}
+}
+
 func TestUnlockRemovesTornRecordsBesideWholeOnes(t *testing.T) {
 	t.Parallel()
 	s := saved(t)

@@ -40,14 +40,16 @@ func TestReadFindsTheConfigurationsOfRoce(t *testing.T) {
 		{"a list with a result", `{"name": "n", "plugins": [{"type": "sriov"}, {"type": "roce", "prevResult": {}}]}`, []string{"-, plugins[1]"}},
 		{"a definition", definition, []string{"network attachment definition rail0"}},
 		{
-			"definitions, a RailPool and other objects", definition + "---\nkind: Pod\n---\n# nothing\n---\nkind: RailPool\nmetadata: {name: gpu}\n---\n" + definition,
-			[]string{"network attachment definition rail0", "network attachment definition rail0", rail},
+			"definitions, a RailPool and other objects", definition + "---\nkind: Pod\n---\n# nothing\n---\nkind: RailPool\nmetadata: {name: gpu}\n---\n" + definition +
+				"---\nkind: RailPool\nmetadata: {name: storage}\n",
+			[]string{"network attachment definition rail0", "network attachment definition rail0", rail, "RailPool storage"},
 		},
 		{"definitions without a configuration", "kind: NetworkAttachmentDefinition\nspec: {}\n---\nkind: NetworkAttachmentDefinition\nspec: {config: ' '}\n---\n" + definition, []string{"network attachment definition rail0"}},
 		{"a list of RailPools", `{"kind": "List", "items": [{"type": "roce"}, {"kind": "RailPoolList", "items": [{"kind": "RailPool", "metadata": {"name": "gpu"}}]}]}`, []string{"-", rail}},
 		{"an empty list", `{"kind": "List", "items": [{"kind": "List"}, {"type": "roce"}]}`, []string{"-"}},
 		{"a configuration as YAML, which no runtime reads", "type: roce\n", []string{"-"}},
 		{"a configuration that is no JSON", ` {"type": "roce"`, []string{"-"}},
+		{"several configurations that are no JSON", `[{"type": "roce"`, []string{"-"}},
 		{"several configurations in one", `[{"type": "roce"}]`, []string{"-"}},
 		{"what kubectl get prints", `{"kind": "List", "items": [{"kind": "RailPool", "metadata": {"name": "gpu"}}, {"type": "roce"}]}`, []string{"-", rail}},
 	} {
@@ -143,10 +145,10 @@ func TestAConfigurationIsParsedAsAnADDWould(t *testing.T) {
 		if err != nil || len(nets) != 1 {
 			t.Fatalf("%s: %+v, error %v", name, nets, err)
 		}
-		req, other, err := nets[0].Parse("net1", "/run/netns/pod", "IgnoreUnknown=1;K8S_POD_NAMESPACE=ml;K8S_POD_NAME=p1")
+		req, other, err := nets[0].Parse("net7", "/run/netns/pod", "IgnoreUnknown=1;K8S_POD_NAMESPACE=ml;K8S_POD_NAME=p1")
 		switch {
 		case c.says == "":
-			if err != nil || other != "" || req.Pod.String() != "ml/p1" || req.IfName != "net1" || req.Netns != "/run/netns/pod" {
+			if err != nil || other != "" || req.Pod.String() != "ml/p1" || req.IfName != "net7" || req.Netns != "/run/netns/pod" {
 				t.Errorf("%s: %+v, IPAM of %q, error %v", name, req, other, err)
 			}
 		case cnierr.CodeOf(err) != c.code || other != "" || !strings.HasPrefix(err.Error(), c.says):
@@ -215,7 +217,7 @@ func TestObjectsAreValidatedAsTheyWillBeUsed(t *testing.T) {
 	const good = `{"type": "roce", "master": "ens1"}`
 	for want, o := range map[string]map[string]any{
 		"":                              network(good + `, {"type": "tuning"}`),
-		"roce stands in the list twice": network(good + "," + good),
+		"roce stands in the list twice": network(good + `, {"type": "tuning"}, ` + good),
 		"mtu":                           network(`{"type": "roce", "master": "ens1", "mtu": -5}`),
 		`RailPool "gpu"`:                object("RailPool", map[string]any{"rails": []any{map[string]any{"subnets": []any{map[string]any{"subnet": "10.0.0.0/33"}}}}}),
 		"RailPool gpu: spec: json":      object("RailPool", map[string]any{"rails": 3}),
