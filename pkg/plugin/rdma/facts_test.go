@@ -314,7 +314,7 @@ func TestDeviceOfAParentInThePodIsFound(t *testing.T) {
 	for in, sys := range map[plan.Place]fs.FS{plan.Host: host, plan.Pod: fstest.MapFS{}} {
 		n := &node{exclusive: true, devices: []*hca{roce(0, "mlx5_0", r0, "r0"), roce(3, "mlx5_3", 0, "")}}
 		n.devices[1].in = in
-		n.withSettings(t, "mlx5_3", "0", "")
+		n.withSettings(t, "mlx5_3", "0", "96")
 		link(t, filepath.Join(n.files, "sysfs/class/net/vf0/device"), "../../../devices/0000:0b:00.2")
 		link(t, filepath.Join(n.files, "sysfs/devices/0000:0b:00.2/subsystem"), "../../bus/pci")
 		if in == plan.Pod {
@@ -324,6 +324,9 @@ func TestDeviceOfAParentInThePodIsFound(t *testing.T) {
 		got, err := n.subsystem(t, sys).Facts(t.Context(), conf.RDMA{Mode: conf.RDMAAuto}, plan.Link{Name: "vf0", Layers: [][]int32{{r0}}}, true)
 		if err != nil || got.Device.Name != "mlx5_3" || got.Device.PCI != "0000:0b:00.2" {
 			t.Errorf("namespace %d: got %+v, %v, want mlx5_3, whatever has the index of vf0 in the host", in, got.Device, err)
+		}
+		if class := got.TrafficClass; (class != nil) != (in == plan.Pod) || class != nil && *class != 96 {
+			t.Errorf("namespace %d: got the traffic class %v, which only the pod's sysfs has", in, class)
 		}
 	}
 }
@@ -365,6 +368,28 @@ func TestDeviceIDNamesTheHardware(t *testing.T) {
 		}
 		if c.want == "mlx5_6" && (got.Device.Auxiliary != c.id || got.Device.PCI != "") {
 			t.Errorf("%s is told as %+v", c.id, got.Device)
+		}
+	}
+}
+
+// Facts of the rails of an attachment share an answer of the kernel, until something is done.
+func TestFactsAreAskedForAgainAfterAnOperation(t *testing.T) {
+	t.Parallel()
+	for name, verb := range map[string]func(*Subsystem, context.Context, plan.Op) error{"do": (*Subsystem).Do, "undo": (*Subsystem).Undo} {
+		n, op := movable()
+		s := n.subsystem(t, verbs("mlx5_0", "mlx5_1"))
+		facts := func() error {
+			_, err := s.Facts(t.Context(), conf.RDMA{}, plan.Link{Layers: [][]int32{{r1}}}, false)
+			return err
+		}
+		must(t, facts())
+		n.devices[1].Ports[0].State = nldev.Down
+		if err := facts(); err != nil {
+			t.Errorf("%s: asked again before anything was done: %v", name, err)
+		}
+		must(t, verb(s, t.Context(), plan.OnHost(op)[0]))
+		if err := facts(); cnierr.CodeOf(err) != cnierr.NoRDMA || !strings.Contains(err.Error(), "DOWN") {
+			t.Errorf("%s: got %v, want that the port is down", name, err)
 		}
 	}
 }

@@ -154,9 +154,9 @@ type socket struct {
 
 func (s socket) Close() { s.opened-- }
 
-func (s socket) Dump(_ context.Context, r nlsock.Request) ([][]byte, error) {
+func (s socket) Dump(ctx context.Context, r nlsock.Request) ([][]byte, error) {
 	s.trips++
-	if err := s.call(); err != nil {
+	if err := errors.Join(ctx.Err(), s.call()); err != nil {
 		return nil, err
 	}
 	var out [][]byte
@@ -192,9 +192,9 @@ func qps(d *hca) []byte {
 
 func (s socket) sees(d *hca) bool { return !s.exclusive || d.where() == s.side }
 
-func (s socket) Exchange(_ context.Context, reqs ...nlsock.Request) ([]nlsock.Reply, error) {
+func (s socket) Exchange(ctx context.Context, reqs ...nlsock.Request) ([]nlsock.Reply, error) {
 	s.trips++
-	if err := s.call(); err != nil {
+	if err := errors.Join(ctx.Err(), s.call()); err != nil {
 		return nil, err
 	}
 	var out []nlsock.Reply

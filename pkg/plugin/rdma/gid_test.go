@@ -287,6 +287,22 @@ func TestCheckOfGIDs(t *testing.T) {
 	}
 }
 
+func TestCheckOfGIDsHasAllThatIsDamaged(t *testing.T) {
+	t.Parallel()
+	s := (&node{}).subsystem(t, sysfs("mlx5_0", v2("172.16.0.12"), ""))
+	err := s.Check(t.Context(), plan.OnHost(wait("172.16.0.11", "172.16.0.12", "172.16.0.13"))[0])
+	var found []string
+	for _, e := range cnierr.Each(err) {
+		found = append(found, e.Error())
+	}
+	want := []string{
+		`check GID of "172.16.0.11": mlx5_0/1 has no RoCE v2 entry for it`, `check GID of "172.16.0.13": mlx5_0/1 has no RoCE v2 entry for it`,
+	}
+	if diff := cmp.Diff(want, found); diff != "" {
+		t.Errorf("(-want +got)\n%s", diff)
+	}
+}
+
 func TestCheckOfGIDsHintsAtWhatHelps(t *testing.T) {
 	t.Parallel()
 	device := roce(0, "mlx5_9", r0, "r0")

@@ -151,6 +151,12 @@ func TestSettingsAreThePodsAndThenTheHostsAgain(t *testing.T) {
 			c.op.Device, c.op.Netns = op.Device, op.Netns
 			n.withSettings(t, "mlx5_0", "104", "96")
 			s := n.subsystem(t, os.DirFS(n.files+"/sysfs"))
+			s.mount = func(fstype string) (tree, error) {
+				if fstype == "sysfs" && n.now() == plan.Host && n.devices[0].in != plan.Host {
+					t.Error("a driver may refuse to set the traffic class of a device that the host has not")
+				}
+				return n.mount(fstype)
+			}
 			for range 2 { // an earlier call may have ended after the move
 				n.reset("mlx5_0")
 				must(t, s.Do(t.Context(), plan.Op{Place: plan.Host, Kind: c.op}))
@@ -315,7 +321,13 @@ func TestMoveThatCannotBeFinishedIsUndone(t *testing.T) {
 	t.Parallel()
 	n, op := movable()
 	op.TOS = octet(26) // without rdma_cm
-	err := n.subsystem(t, fstest.MapFS{}).Do(t.Context(), plan.Op{Place: plan.Host, Kind: op})
+	ctx, cancel := context.WithCancel(t.Context())
+	s := n.subsystem(t, fstest.MapFS{})
+	s.mount = func(fstype string) (tree, error) {
+		cancel() // the time of the call is over
+		return n.mount(fstype)
+	}
+	err := s.Do(ctx, plan.Op{Place: plan.Host, Kind: op})
 	if cnierr.CodeOf(err) != cnierr.IO || !strings.Contains(hintOf(err), "modprobe rdma_cm") || n.devices[0].in != plan.Host {
 		t.Errorf("got %v, hint %q, the device is in %s", err, hintOf(err), n.devices[0].in)
 	}
@@ -392,7 +404,8 @@ func TestCheckOfAMoveSaysWhereTheDeviceIs(t *testing.T) {
 			n, op := movable()
 			n.withSettings(t, "mlx5_0", "0", "0")
 			op.TOS, op.TrafficClass = octet(26), octet(8)
-			s := n.subsystem(t, os.DirFS(n.files+"/sysfs"))
+			// What the host sees of another device is as it should be.
+			s := n.subsystem(t, merge(verbs("mlx5_0", "mine"), fstest.MapFS{"class/infiniband/mlx5_0/tc/1/traffic_class": {Data: []byte("8\n")}}))
 			must(t, s.Do(t.Context(), plan.Op{Place: plan.Host, Kind: op}))
 			c.change(n)
 			err := s.Check(t.Context(), plan.Op{Place: plan.Host, Kind: op})
@@ -409,6 +422,7 @@ func TestMoveBackWaitsForTheKernelAfterThePodIsGone(t *testing.T) {
 	proc := fstest.MapFS{
 		"1/ns/net": symlink("net:[4026531840]"), "1/comm": {Data: []byte("systemd\n")},
 		"267/ns/net": symlink("net:[4026532291]"), "267/comm": {Data: []byte("sleep\n")},
+		"300/ns/net": symlink("net:[4026532291]"), "300/comm": {Data: []byte("bash\n")},
 	}
 	for _, c := range []struct {
 		name  string
@@ -423,7 +437,7 @@ func TestMoveBackWaitsForTheKernelAfterThePodIsGone(t *testing.T) {
 		{"never, for the node has another one", time.Hour, merge(verbs("mlx5_1"), fstest.MapFS{
 			"class/infiniband_verbs/uverbs-mlx5_1/device": symlink("../../../0000:0c:00.0"),
 		}), proc, ""},
-		{"never, for a process", time.Hour, verbs("mlx5_0"), proc, "net:[4026532291] is kept by process 267 (sleep)"},
+		{"never, for a process", time.Hour, verbs("mlx5_0"), proc, "net:[4026532291] is kept by process 267 (sleep), process 300 (bash)"},
 		{"never, for none", time.Hour, verbs("mlx5_0"), fstest.MapFS{}, "without a process in it"},
 		{"never, under another name", time.Hour, merge(verbs("mine"), fstest.MapFS{
 			"class/infiniband_verbs/uverbs-mine/device": symlink("../../../0000:0b:00.0"),
@@ -437,12 +451,21 @@ func TestMoveBackWaitsForTheKernelAfterThePodIsGone(t *testing.T) {
 				n.devices[0].in, n.devices[0].Name = elsewhere, "mine"
 				start := time.Now()
 				n.devices[0].back = start.Add(c.after)
-				err := n.subsystem(t, c.sys, podGone, func(cfg *Config) { cfg.Proc = c.proc }).Undo(t.Context(), plan.Op{Place: plan.Host, Kind: op})
+				err := n.subsystem(t, c.sys, podGone, func(cfg *Config) {
+					cfg.Proc = c.proc
+					cfg.Lock = func(context.Context) (func(), error) {
+						if at := time.Since(start); at < min(c.after, returnTime) {
+							t.Errorf("the lock of all moves is held from %s on, while one waits", at)
+						}
+						return func() {}, nil
+					}
+				}).Undo(t.Context(), plan.Op{Place: plan.Host, Kind: op})
 				took := time.Since(start)
 				home := n.devices[0].where() == plan.Host && n.devices[0].Name == "mlx5_0"
 				switch {
-				case c.want != "" && (cnierr.CodeOf(err) != cnierr.RDMAHeld || !strings.Contains(err.Error(), c.want) || hintOf(err) == ""):
-					t.Errorf("got %v, want 109 with %q", err, c.want)
+				case c.want != "" && (cnierr.CodeOf(err) != cnierr.RDMAHeld || !strings.Contains(err.Error(), c.want) ||
+					!strings.HasSuffix(hintOf(err), "the pod's namespace: kill 267") && !strings.Contains(hintOf(err), "findmnt -t nsfs")):
+					t.Errorf("got %v, hint %q, want 109 with %q", err, hintOf(err), c.want)
 				case c.want == "" && (err != nil || home != (c.after < returnTime)):
 					t.Errorf("got %v, %+v", err, n.devices[0])
 				case c.after < returnTime && took > c.after+returnInterval, took > returnTime:

@@ -5,6 +5,7 @@ package rdma
 
 import (
 	"bytes"
+	"fmt"
 	"log/slog"
 	"strings"
 	"testing"
@@ -56,6 +57,15 @@ func TestAMoveThatChangesTheFileOfADeviceIsReported(t *testing.T) {
 		n.devices[0].in = plan.Pod
 		if err := s.Check(t.Context(), plan.Op{Place: plan.Host, Kind: op}); code(err) != c.check {
 			t.Errorf("%+v: CHECK: got %v, want code %d", c, err, c.check)
+		}
+		if c.check != 0 { // it is not all that is found
+			tos := op
+			tos.TOS = octet(26)
+			n.withSettings(t, "mlx5_0", "32", "")
+			err := s.Check(t.Context(), plan.Op{Place: plan.Host, Kind: tos})
+			if !strings.Contains(fmt.Sprint(err), "changed its file") || !strings.Contains(fmt.Sprint(err), "its RoCE ToS is 32, want 26") {
+				t.Errorf("%+v: CHECK with another ToS, too: got %v", c, err)
+			}
 		}
 		s.c.Sys = fstest.MapFS{}
 		if err := s.Check(t.Context(), plan.Op{Place: plan.Host, Kind: op}); err != nil {

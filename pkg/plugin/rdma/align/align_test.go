@@ -34,6 +34,7 @@ type node struct {
 	fillers bool             // their namespace is there
 	taken   netip.Addr       // as a filler: an ipvlan of a pod has it
 	failAt  int              // which call from now on ends with an error; 0: none
+	ends    func()           // ends the time of ADD, at that call
 	did     []string
 }
 
@@ -51,6 +52,7 @@ func (n *node) call() error {
 		return nil
 	}
 	if n.failAt--; n.failAt == 0 {
+		n.ends()
 		return errNoAnswer
 	}
 	return nil
@@ -98,7 +100,10 @@ func (n *node) set(ns, link string, gid netip.Addr) {
 }
 
 // Undo writes down also what it fails to do. The order of operations is that of a map.
-func (s side) Undo(_ context.Context, run ...plan.Op) error {
+func (s side) Undo(ctx context.Context, run ...plan.Op) error {
+	if ctx.Err() != nil {
+		return ctx.Err()
+	}
 	var did []string
 	for _, op := range run {
 		k := op.Kind.(plan.Address)
@@ -470,8 +475,10 @@ func TestNoFillerStaysAfterAFailure(t *testing.T) {
 		for at, failed := 1, true; failed; at++ {
 			n, op := s.make()
 			before := fillersOf(n)
+			var ctx context.Context
+			ctx, n.ends = context.WithCancel(t.Context())
 			n.failAt = at
-			err := n.aligner().Do(t.Context(), plan.Op{Kind: op})
+			err := n.aligner().Do(ctx, plan.Op{Kind: op})
 			if failed = n.failAt == 0; failed != errors.Is(err, unix.EIO) {
 				t.Errorf("%s, failure at call %d: got %v", s.name, at, err)
 			}
