@@ -12,6 +12,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -44,7 +45,7 @@ func TestStartClaimsABlockAndWritesTheFile(t *testing.T) {
 			`roce_cni_block_size{block="`+own+`",pool="compute"} 16`, `roce_cni_block_free{block="`+own+`",pool="compute"} 16`,
 			`roce_cni_block_claims_total{pool="compute"} 1`, `roce_cni_block_claim_lists_total{pool="compute"} 1`,
 			`roce_cni_pool_ready{pool="compute"} 1`,
-			`roce_cni_rail_up{device="mlx5_0",netdev="ens1",rail="0"} 1`, `roce_cni_rail_up{device="mlx5_1",netdev="ens2",rail="1"} 0`,
+			`roce_cni_rail_up{device="mlx5_0",netdev="ens1",rail="0"} 1`, `roce_cni_rail_up{device="mlx5_1",netdev="ens2",rail="1"} 1`,
 			`roce_cni_rail_ready{device="mlx5_0",netdev="ens1",rail="0"} 1`, `roce_cni_rail_ready{device="mlx5_1",netdev="ens2",rail="1"} 0`,
 			`roce_cni_rail_traffic_total{device="mlx5_0",direction="sent",netdev="ens1",rail="0",unit="bytes"} 1500`,
 			`roce_cni_rail_traffic_total{device="mlx5_0",direction="received",netdev="ens1",rail="0",unit="bytes"} 7`,
@@ -330,6 +331,73 @@ func TestAnAgentThatIsStoppedInARequestEndsAtOnce(t *testing.T) {
 		}
 		if strings.Contains(n.log.String(), "does not answer") || strings.Contains(n.log.String(), "WARN") {
 			t.Errorf("it complains:\n%s", n.log.String())
+		}
+	})
+}
+
+// unconfirmed is a store that does not let this account write some blocks.
+type unconfirmed struct {
+	*blocktest.Mem
+	denied atomic.Value // the last one of these; "": none; "all"
+	calls  atomic.Int64 // that were denied
+}
+
+func (d *unconfirmed) Touch(ctx context.Context, name, uid string) (block.Block, error) {
+	if denied := d.denied.Load(); denied == "all" || denied == name {
+		d.calls.Add(1)
+		return block.Block{}, cnierr.New(cnierr.NotAvailable, "assert block", name, "give the ServiceAccount the rights", "forbidden")
+	}
+	return d.Mem.Touch(ctx, name, uid)
+}
+
+// TestBlocksThatCannotBeConfirmedStayAndAreSeldomTried has two, of which the first one or both are
+// denied.
+func TestBlocksThatCannotBeConfirmedStayAndAreSeldomTried(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		n := newCluster(compute(t)).node(t, "n1")
+		config := n.config()
+		store := &unconfirmed{Mem: n.store}
+		store.denied.Store("")
+		config.Store = store
+		n.runWith(config)
+		first := n.blocks()[0]
+		n.mustLease("compute", 1, 14)
+		pass(2 * time.Second)
+		n.holds("compute", 2)
+		for denied, most := range map[string]int64{first: 16, "all": 2 * 16} {
+			store.denied.Store(denied)
+			denials, touches := store.calls.Load(), n.store.Calls(blocktest.Touch)
+			n.idle(20 * time.Minute)
+			n.holds("compute", 2)
+			n.says(200, "RailPool compute: blocks: ", first, "give the ServiceAccount the rights")
+			if got := store.calls.Load() - denials; got < most/4 || got > most {
+				t.Errorf("%s: %d tries in 20 minutes, want %d at most", denied, got, most)
+			}
+			if got := n.store.Calls(blocktest.Touch) - touches; (got > 4) != (denied == first) {
+				t.Errorf("%s: the others are confirmed %d times", denied, got)
+			}
+			store.denied.Store("")
+			n.idle(6 * time.Minute)
+			n.healthy()
+		}
+	})
+}
+
+// TestTheFaultsOfOtherNodesBlocksAreLoggedToALimit, because a node that was taken over can write any.
+func TestTheFaultsOfOtherNodesBlocksAreLoggedToALimit(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		n := newCluster(poolOf(t, "compute", 1, `{"rails": [{"subnets": [{"subnet": "10.0.0.0/16"}]}]}`)).node(t, "n1")
+		for i := range 150 {
+			foe := block.Spec{Pool: "compute", Index: 40 + i, Size: 17, Owner: block.Owner{NodeName: "foe", MachineID: "machine-of-n1"}}
+			_, err := n.store.Create(t.Context(), block.Block{Name: fmt.Sprintf("compute-%d", 40+i), Spec: foe})
+			must(t, err)
+		}
+		n.run()
+		n.mustLease("compute", 1, 14)
+		pass(2 * time.Second)
+		n.holds("compute", 2)
+		if got := strings.Count(n.log.String(), "a block of another node is wrong"); got != 100 {
+			t.Errorf("it is logged %d times, want 100", got)
 		}
 	})
 }

@@ -36,6 +36,14 @@ func TestLeasesThatCannotBeReadAreReportedUntilTheyCan(t *testing.T) {
 		n.healthy()
 		n.counts(`roce_cni_pool_ready{pool="compute"} 1`)
 		n.logs("the leases of the node can be read again")
+		n.stop()
+		must(t, os.WriteFile(path, []byte("garbage"), 0o600))
+		n.reports = nil
+		n.run()
+		pass(2 * time.Minute)
+		if len(n.reports) > 0 {
+			t.Errorf("it reports what it does not know: %+v", n.reports)
+		}
 	})
 }
 

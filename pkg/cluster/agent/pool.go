@@ -187,6 +187,7 @@ func (k *poolController) join(ctx context.Context) bool {
 	for _, b := range own {
 		k.Log.Info("the node has a block", "pool", k.pool, "block", b.Name)
 	}
+	k.asserting.OK(k.Clock, assertEvery)
 	k.setBlocks(own)
 	return true
 }
@@ -208,6 +209,7 @@ func (k *poolController) assert(ctx context.Context) bool {
 		k.asserting.Fail(k.Clock)
 	} else {
 		k.asserted = k.Now()
+		k.asserting.OK(k.Clock, assertEvery)
 	}
 	return true
 }
@@ -234,7 +236,6 @@ func (k *poolController) affirm(ctx context.Context, blocks []block.Block) (kept
 // lock held.
 func (k *poolController) setBlocks(owned []block.Block) {
 	k.owned = owned
-	k.asserting.OK(k.Clock, assertEvery)
 	k.write()
 }
 

@@ -33,6 +33,9 @@ func TestADeletedPoolIsGivenBackWhenNothingOfItIsLeased(t *testing.T) {
 		n := newCluster(compute(t)).node(t, "n1")
 		n.run()
 		n.mustLease("compute", 1, 2)
+		tenant := n.holds("compute", 1)
+		tenant.Pool = "another" // which is no reason to keep this one
+		must(t, n.leaseOf(tenant, "c9"))
 		own := n.blocks()
 		n.change(func(v *agent.View) { v.Pools = nil })
 		n.idle(10 * time.Minute)
@@ -100,12 +103,10 @@ func TestAnADDThatHadReadTheFileKeepsTheBlock(t *testing.T) {
 
 func TestAPoolDeletedWhileTheNodeWasOffIsGivenBack(t *testing.T) {
 	bubble(t, func(t *testing.T) {
-		n := newCluster(compute(t)).node(t, "n1")
+		n := newCluster(compute(t), poolOf(t, "second", 2, `{"rails": [{"subnets": [{"subnet": "10.9.0.0/24"}]}]}`)).node(t, "n1")
 		n.run()
 		n.stop()
-		if err := n.files().Remove("compute"); err != nil { // /run is empty after a boot
-			t.Fatal(err)
-		}
+		must(t, errors.Join(n.files().Remove("compute"), n.files().Remove("second"))) // /run is empty after a boot
 		n.boot = "22222222-2222-4222-8222-222222222222"
 		former := n.store.Snapshot()[0] // of this machine, when it had another name
 		former.Name, former.Spec.NodeName = "compute-60", "former"
@@ -117,6 +118,26 @@ func TestAPoolDeletedWhileTheNodeWasOffIsGivenBack(t *testing.T) {
 		n.idle(20 * time.Minute)
 		if got := n.store.Snapshot(); len(got) != 1 || got[0].Spec != former.Spec {
 			t.Errorf("there are %v", got)
+		}
+	})
+}
+
+// TestTheQuarantineOfADeletedPoolIsThatOfItsFile has the agent not know the pool any more.
+func TestTheQuarantineOfADeletedPoolIsThatOfItsFile(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		n := newCluster(compute(t)).node(t, "n1")
+		n.run()
+		n.mustLease("compute", 1, 1)
+		n.stop()
+		n.change(func(v *agent.View) { v.Pools = nil })
+		n.run()
+		n.release("c1")
+		pass(100 * time.Second) // of 120
+		n.holds("compute", 1)
+		n.idle(10 * time.Minute)
+		n.gone("compute")
+		if got := n.blocks(); got != nil {
+			t.Errorf("it has %v", got)
 		}
 	})
 }
@@ -145,6 +166,7 @@ func TestANodeThatIsNotSelectedAnyMoreKeepsWhatItHas(t *testing.T) {
 			n.stop()
 			n.boot = boot
 			n.run()
+			n.holds("compute", 1) // at once, before the files are checked again
 			pass(time.Minute)
 			n.holds("compute", 1)
 		}
@@ -196,9 +218,12 @@ func TestAPoolThatWasFullIsClaimedOfWhenItIsWidened(t *testing.T) {
 func TestNothingIsReportedOfADeletedPool(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		bad := poolOf(t, "bad", 2, `{"rails": [{"subnets": [{"subnet": "10.9.0.0/33"}]}]}`)
-		n := newCluster(bad, compute(t)).node(t, "n1")
+		full := poolOf(t, "full", 3, `{"rails": [{"subnets": [{"subnet": "10.8.0.0/28"}]}]}`)
+		n := newCluster(bad, compute(t), full).node(t, "n1")
+		_, err := n.store.Create(t.Context(), block.Block{Name: "full-0", Spec: block.Spec{Pool: "full", Size: 16, Owner: block.Owner{NodeName: "n2", MachineID: "machine-of-n2"}}})
+		must(t, err)
 		n.run()
-		n.says(503, "RailPool bad")
+		n.says(503, "RailPool bad", "RailPool full: claim: ")
 		n.change(func(v *agent.View) { v.Pools = []block.Pool{compute(t)} })
 		pass(2 * time.Second)
 		n.healthy()
@@ -264,9 +289,15 @@ func TestAnAgentWithoutANodeObjectKeepsWhatItHas(t *testing.T) {
 		}
 		n.says(503, "there is no Node object n1")
 		n.counts("roce_cni_cluster_seen 0")
+		n.change(func(v *agent.View) { // and begins with no other pool
+			v.Pools = append(v.Pools, poolOf(t, "new", 2, `{"rails": [{"subnets": [{"subnet": "10.9.0.0/24"}]}]}`))
+		})
+		pass(2 * time.Second)
+		n.silent("/healthz", "RailPool new")
 		n.change(func(v *agent.View) { v.NoNode = nil })
 		pass(2 * time.Second)
 		n.holds("compute", 2)
+		n.holds("new", 1)
 		n.healthy()
 		n.counts("roce_cni_cluster_seen 1")
 	})

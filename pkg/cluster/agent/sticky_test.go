@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"net/netip"
+	"strings"
 	"testing"
 	"time"
 
@@ -281,6 +282,21 @@ func TestWhatIsHeldIsAffirmed(t *testing.T) {
 		a.idle(7 * time.Minute)
 		a.healthy()
 		b.healthy()
+	})
+}
+
+// TestAPoolThatIsMadeAgainKeepsNoStickyAddresses has an operator make a mistake at that.
+func TestAPoolThatIsMadeAgainKeepsNoStickyAddresses(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		a, _ := two(t)
+		a.mustAdd("db-0", "c1")
+		again := poolOf(t, "compute", 2, `{"rails": [{"subnets": [{"subnet": "10.9.0.0/33"}]}]}`)
+		again.UID = "second"
+		a.change(func(v *agent.View) { v.Pools = []block.Pool{again} })
+		pass(2 * time.Second)
+		if got := a.ask(db("db-0")); got.Granted() || !strings.Contains(got.Wait, "10.9.0.0/33") {
+			t.Errorf("of the former pool it gets %+v", got)
+		}
 	})
 }
 

@@ -105,14 +105,24 @@ func leaving(t *testing.T) (n *node, before nodefile.File) {
 }
 
 // TestABlockStaysWhenThePoolSelectsTheNodeNoMore: such a node keeps what it has, and has no
-// other block to claim.
+// other block to claim. What a pool has that is made again is listed again, and none of it leaves yet.
 func TestABlockStaysWhenThePoolSelectsTheNodeNoMore(t *testing.T) {
-	bubble(t, func(t *testing.T) {
-		n, _ := leaving(t)
-		n.change(func(v *agent.View) { v.Pools[0].Spec.NodeSelector = map[string]string{"other": "nodes"} })
-		n.idle(10 * time.Minute)
-		n.owns(2)
-	})
+	for name, tt := range map[string]struct {
+		change func(p *block.Pool)
+		after  time.Duration
+	}{
+		"selects others": {func(p *block.Pool) { p.Spec.NodeSelector = map[string]string{"other": "nodes"} }, 10 * time.Minute},
+		"made again":     {func(p *block.Pool) { p.UID = "another" }, 8 * time.Second},
+	} {
+		t.Run(name, func(t *testing.T) {
+			bubble(t, func(t *testing.T) {
+				n, _ := leaving(t)
+				n.change(func(v *agent.View) { tt.change(&v.Pools[0]) })
+				n.idle(tt.after)
+				n.owns(2)
+			})
+		})
+	}
 }
 
 // TestAPodThatComesWhileABlockLeavesIsNotHurt leases from a node file that was read before
@@ -219,7 +229,7 @@ func TestANodeClaimsNoMoreBlocksThanThePoolAllows(t *testing.T) {
 		n.owns(2)
 		n.says(200, "the node has 2 blocks, which is spec.maxBlocksPerNode, and all 32 host indexes are in use", "rocectl pool list rail:compute")
 		n.change(func(v *agent.View) { v.Pools[0].Spec.MaxBlocksPerNode = 3 })
-		pass(time.Minute)
+		pass(15 * time.Second)
 		n.owns(3)
 		n.healthy()
 	})

@@ -195,9 +195,12 @@ func (n *node) config() agent.Config {
 			n.reports = append(n.reports, report{b.Name, n.now(), u})
 			return nil
 		},
-		Tell: func(_ context.Context, _ string, c calls.Call) error {
+		Tell: func(_ context.Context, node string, c calls.Call) error {
 			n.mu.Lock()
 			defer n.mu.Unlock()
+			if node != n.name {
+				n.t.Errorf("it tells of node %q", node)
+			}
 			n.healed = append(n.healed, c)
 			return nil
 		},
@@ -206,7 +209,7 @@ func (n *node) config() agent.Config {
 			see([]netip.Prefix{netip.MustParsePrefix("10.96.0.0/16")}, nil)
 		},
 		Rails: func() []agent.Rail {
-			return []agent.Rail{{Number: 0, Netdev: "ens1", Device: "mlx5_0", Up: true, Ready: true, GIDs: 4, GIDTable: 256, Sent: 1500, Received: 7, Unit: "bytes"}, {Number: 1, Netdev: "ens2", Device: "mlx5_1", GIDs: 2, GIDTable: 32}}
+			return []agent.Rail{{Number: 0, Netdev: "ens1", Device: "mlx5_0", Up: true, Ready: true, GIDs: 4, GIDTable: 256, Sent: 1500, Received: 7, Unit: "bytes"}, {Number: 1, Netdev: "ens2", Device: "mlx5_1", Up: true, GIDs: 2, GIDTable: 32, Sent: 3, Received: 4, Unit: "packets"}, {Number: 2}}
 		},
 		RailLeases: n.kept,
 		Ranges:     n.files(),

@@ -13,8 +13,10 @@ import (
 	"github.com/google/go-cmp/cmp/cmpopts"
 
 	"github.com/roce-cni/roce-cni/pkg/cluster/block"
+	"github.com/roce-cni/roce-cni/pkg/cluster/block/blocktest"
 	"github.com/roce-cni/roce-cni/pkg/cluster/reconcile"
 	"github.com/roce-cni/roce-cni/pkg/cluster/sticky"
+	"github.com/roce-cni/roce-cni/pkg/cluster/sticky/stickytest"
 	"github.com/roce-cni/roce-cni/pkg/plugin/nodefile"
 )
 
@@ -90,6 +92,46 @@ func TestALeaseEndsWhenItsPodDoesNotComeBack(t *testing.T) {
 	c.logs("ended a lease: its pod has not come back", "pod=db-0")
 	c.rounds(24 * time.Hour)
 	c.holders("db-1 n", "db-2 ")
+}
+
+// TestALeaseThatCannotBeEndedHoldsUpNothingElse has two leases to end, and two to take from a node. One
+// of each gets no answer.
+func TestALeaseThatCannotBeEndedHoldsUpNothingElse(t *testing.T) {
+	t.Parallel()
+	for _, stuck := range [][2]string{{"db-0", "db-2"}, {"db-1", "db-3"}} {
+		c := newCluster(t, poolOf(t, "p", 1, kept))
+		c.join("n", nil)
+		c.join("foe", nil)
+		of, want := map[string]string{}, []string{}
+		for _, pod := range []string{"db-0", "db-1", "db-2", "db-3"} {
+			node := "n"
+			if c.absent[pod] = pod >= "db-2"; c.absent[pod] {
+				node = "foe"
+			}
+			l := c.hold(pod, node)
+			if of[pod] = l.Name; !c.absent[pod] {
+				c.release(l)
+				node = ""
+			} else if pod != stuck[1] {
+				node = ""
+			}
+			want = append(want, pod+" "+node)
+		}
+		c.kept.Fault = func(op blocktest.Op, name string) blocktest.Fault {
+			if op == blocktest.Delete && name == of[stuck[0]] || op == stickytest.Update && name == of[stuck[1]] {
+				return blocktest.Lost
+			}
+			return blocktest.None
+		}
+		c.rounds(2 * time.Hour)
+		c.holders(want...)
+		clear(c.said)
+		c.rounds(90 * time.Minute)
+		c.holders(slices.DeleteFunc(want, func(s string) bool { return s == "db-0 " && stuck[0] != "db-0" || s == "db-1 " && stuck[0] != "db-1" })...)
+		if c.logs("not completed"); len(c.said) == 0 {
+			t.Error("it says nothing of the pool")
+		}
+	}
 }
 
 func TestAReaperThatIsOftenRestartedEndsLeasesToo(t *testing.T) {

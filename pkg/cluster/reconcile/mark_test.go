@@ -150,15 +150,43 @@ func TestAPoolThatMayHaveBeenMarkedKeepsItsAddresses(t *testing.T) {
 	c.there("elsewhere*", "older*", "younger")
 }
 
-// TestWithoutAnAnswerAPoolMayBeUsed has a new pool, and a deleted one.
+// TestOfTwoPoolsOfTheSameAgeTheNameDecides lists them in both orders.
+func TestOfTwoPoolsOfTheSameAgeTheNameDecides(t *testing.T) {
+	t.Parallel()
+	a, b := poolOf(t, "a", 1, flat), poolOf(t, "b", 1, flat)
+	for _, pools := range [][]block.Pool{{a, b}, {b, a}} {
+		c := newCluster(t, pools...)
+		c.stepsFor(2 * time.Second)
+		c.there("a*", "b")
+	}
+}
+
+// TestADeletedPoolThatWasNeverInUseIsLeftAlone: another client has a finalizer on it.
+func TestADeletedPoolThatWasNeverInUseIsLeftAlone(t *testing.T) {
+	t.Parallel()
+	p := poolOf(t, "p", 1, flat)
+	p.Deleted = true
+	c := newCluster(t, p)
+	c.stepsFor(5 * time.Minute)
+	if c.there("p"); c.marks != 0 {
+		t.Errorf("it is written %d times", c.marks)
+	}
+}
+
+// TestWithoutAnAnswerAPoolMayBeUsed has a new pool, and a deleted one, and one of which it is known.
 func TestWithoutAnAnswerAPoolMayBeUsed(t *testing.T) {
 	t.Parallel()
 	deleted := poolOf(t, "deleted", 2, flat)
 	deleted.InUse, deleted.Deleted = true, true
-	c := newCluster(t, poolOf(t, "new", 1, `{"rails": [{"subnets": [{"subnet": "10.8.0.0/25"}]}]}`), deleted)
+	known := poolOf(t, "known", 3, `{"rails": [{"subnets": [{"subnet": "10.9.0.0/25"}]}]}`)
+	known.InUse, known.Deleted = true, true
+	c := newCluster(t, poolOf(t, "new", 1, `{"rails": [{"subnets": [{"subnet": "10.8.0.0/25"}]}]}`), deleted, known)
 	c.unsure = block.ErrUnknown
 	c.stepsFor(10 * time.Minute)
-	c.there("deleted*", "new")
+	c.there("deleted*", "known*", "new")
+	c.unsureOf = "deleted"
+	c.stepsFor(2 * time.Minute)
+	c.there("deleted*", "new*")
 	c.unsure = nil
 	c.stepsFor(2 * time.Minute)
 	c.there("new*")

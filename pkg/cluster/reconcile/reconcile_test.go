@@ -45,6 +45,9 @@ type cluster struct {
 	away                error             // of lists of pools
 	refuse              error             // of marks
 	unsure              error             // of questions whether a pool is used
+	unsureOf            string            // the pool that these are about; "": all
+	noLeases, noBlocks  error             // of lists of them
+	noPods              error             // of questions for pods
 	unsaid              error             // of writes of a status
 	listed              func()            // after each list of leases
 	unanswered          string            // the pool with a mark that gets no answer
@@ -84,14 +87,16 @@ func (c *cluster) Machine(_ context.Context, name string) (string, error) {
 	return "", block.ErrNotFound
 }
 
-func (c *cluster) Bound(_ context.Context, name string) (bool, error) { return c.bound[name], nil }
+func (c *cluster) Bound(_ context.Context, name string) (bool, error) {
+	return c.bound[name], c.noPods
+}
 
 func (c *cluster) Ready(_ context.Context, name string) (bool, error) {
 	return slices.ContainsFunc(c.nodes, func(n kube.Node) bool { return n.Name == name && n.Ready }), c.err
 }
 
 func (c *cluster) Runs(_ context.Context, _, pod, _ string) (bool, error) {
-	return !c.absent[pod], c.err
+	return !c.absent[pod], c.noPods
 }
 
 func (c *cluster) Nodes(context.Context) ([]kube.Node, error) {
@@ -147,11 +152,14 @@ func (c *cluster) EachLease(_ context.Context, _ sticky.Query, see func(*kube.Ra
 		see(o)
 	}
 	c.listed()
-	return nil
+	return c.noLeases
 }
 
 func (c *cluster) Used(_ context.Context, pool string) (bool, error) {
 	used := slices.ContainsFunc(c.Snapshot(), func(b block.Block) bool { return b.Spec.Pool == pool })
+	if c.unsureOf != "" && c.unsureOf != pool {
+		return used, nil
+	}
 	return used, c.unsure
 }
 
@@ -162,7 +170,7 @@ func (c *cluster) EachBlock(_ context.Context, q block.Query, see func(*kube.Rai
 	for _, b := range c.Snapshot() {
 		see(&kube.RailBlock{ObjectMeta: meta(b), Spec: b.Spec, Status: kube.BlockStatus{Usage: c.usage[b.Name]}})
 	}
-	return nil
+	return c.noBlocks
 }
 
 func meta[S any](o block.Object[S]) metav1.ObjectMeta {
@@ -291,6 +299,34 @@ func TestWhatCannotBeFreedHoldsUpNothingElse(t *testing.T) {
 	c.rounds(10 * time.Minute)
 	if _, said := c.said["p"]; !said {
 		t.Error("nothing is said of the pool")
+	}
+}
+
+// TestNothingIsSaidOfAClusterThatWasSeenInPart has each question fail in turn.
+func TestNothingIsSaidOfAClusterThatWasSeenInPart(t *testing.T) {
+	t.Parallel()
+	c := newCluster(t, poolOf(t, "p", 1, kept))
+	c.claim("p", "", 1, "n")
+	c.claim("p", "", 2, "gone")
+	c.hold("db-0", "n")
+	c.leave("gone")
+	c.bound["gone"] = true
+	for name, fault := range map[string]*error{"leases": &c.noLeases, "pools": &c.away, "blocks": &c.noBlocks, "nodes": &c.err, "pods": &c.noPods} {
+		*fault = block.ErrUnknown
+		c.log.Reset()
+		c.rounds(10 * time.Minute)
+		if len(c.said) > 0 || !strings.Contains(c.log.String(), "not completed") {
+			t.Errorf("without an answer about %s, it says %v:\n%s", name, c.said, c.log.String())
+		}
+		if o, err := c.Overview(t.Context()); !errors.Is(err, block.ErrUnknown) || o.Orphans != nil || o.Holdings != nil {
+			t.Errorf("without an answer about %s, it returns %+v, %v", name, o, err)
+		}
+		*fault = nil
+		c.rounds(10 * time.Minute)
+		if got := c.said["p"]; got.Claimed != 2 {
+			t.Errorf("with an answer about %s, it says %+v", name, got)
+		}
+		clear(c.said)
 	}
 }
 
