@@ -84,6 +84,20 @@ func TestSharersShare(t *testing.T) {
 			t.Errorf("got %v, %v", got, err)
 		}
 	}
+	// So do those that have waited for the lock.
+	path = filepath.Join(t.TempDir(), "lock")
+	holder, waiter, done := file(t, path), file(t, path), make(chan error)
+	if err := Wait(t.Context(), holder, unix.LOCK_EX); err != nil {
+		t.Fatal(err)
+	}
+	go func() { done <- Wait(t.Context(), waiter, unix.LOCK_SH) }()
+	flocktest.UntilBlocked(t, path, done)
+	if err := errors.Join(holder.Close(), <-done); err != nil {
+		t.Fatal(err)
+	}
+	if got, err := Try(file(t, path), unix.LOCK_SH); !got || err != nil {
+		t.Errorf("beside one that has waited: %v, %v", got, err)
+	}
 }
 
 func TestAFileThatWasReplacedIsNotCurrent(t *testing.T) {
@@ -92,6 +106,12 @@ func TestAFileThatWasReplacedIsNotCurrent(t *testing.T) {
 	f := file(t, path)
 	if !Current(f, path) {
 		t.Error("the file is at its path")
+	}
+	if err := errors.Join(os.Rename(path, path+"2"), os.Symlink(path+"2", path)); err != nil {
+		t.Fatal(err)
+	}
+	if Current(f, path) {
+		t.Error("there is a link at the path")
 	}
 	if err := os.Remove(path); err != nil {
 		t.Fatal(err)
@@ -107,7 +127,8 @@ func TestAFileThatWasReplacedIsNotCurrent(t *testing.T) {
 
 func TestAClosedFileCannotBeLocked(t *testing.T) {
 	t.Parallel()
-	f := file(t, filepath.Join(t.TempDir(), "lock"))
+	path := filepath.Join(t.TempDir(), "lock")
+	f := file(t, path)
 	if err := f.Close(); err != nil {
 		t.Fatal(err)
 	}
@@ -116,5 +137,15 @@ func TestAClosedFileCannotBeLocked(t *testing.T) {
 	}
 	if got, err := Try(f, unix.LOCK_EX); got || !errors.Is(err, unix.EBADF) {
 		t.Errorf("Try: %v, %v, want %v", got, err, unix.EBADF)
+	}
+	f, err := os.OpenFile(path, unix.O_PATH, 0) // it is open, and cannot be locked
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := Wait(t.Context(), f, unix.LOCK_EX); !errors.Is(err, unix.EBADF) {
+		t.Errorf("got %v, want %v", err, unix.EBADF)
+	}
+	if err := f.Close(); !errors.Is(err, os.ErrClosed) {
+		t.Errorf("after an error the file is left open: %v", err)
 	}
 }

@@ -249,17 +249,57 @@ func TestNoThreadStaysInANamespaceThatWasMade(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		threads, err := filepath.Glob("/proc/self/task/*/ns/net")
-		if err != nil || len(threads) == 0 {
-			t.Fatalf("the threads of this process: %q, %v", threads, err)
-		}
-		for _, thread := range threads {
-			if has, err := os.Stat(thread); err == nil && os.SameFile(has, made) { // else it has ended
-				t.Errorf("%s is in the new namespace", thread)
-			}
+		if in := threadsIn(t, made); len(in) > 0 {
+			t.Errorf("in the new namespace are %q", in)
 		}
 		if err := Remove(path); err != nil {
 			t.Error(err)
+		}
+	}
+}
+
+// threadsIn returns the threads of this process that are in a namespace.
+func threadsIn(t *testing.T, ns fs.FileInfo) (in []string) {
+	t.Helper()
+	threads, err := filepath.Glob("/proc/self/task/*/ns/net")
+	if err != nil || len(threads) == 0 {
+		t.Fatalf("the threads of this process: %q, %v", threads, err)
+	}
+	for _, thread := range threads {
+		if has, err := os.Stat(thread); err == nil && os.SameFile(has, ns) { // else it has ended
+			in = append(in, thread)
+		}
+	}
+	return in
+}
+
+// TestAThreadThatCannotReturnEnds: without capabilities it cannot go back, and the scheduler must
+// not run anything else on it. The first thread of the process cannot end, and is not asked.
+func TestAThreadThatCannotReturnEnds(t *testing.T) {
+	t.Parallel()
+	path := makeOne(t)
+	t.Cleanup(func() { _ = Remove(path) })
+	made, err := os.Stat(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	ns, err := Open(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer ns.Close()
+	if err := ns.Enter(func() error {
+		if unix.Gettid() == os.Getpid() {
+			return nil
+		}
+		var none [2]unix.CapUserData // of this thread alone
+		return unix.Capset(&unix.CapUserHeader{Version: unix.LINUX_CAPABILITY_VERSION_3}, &none[0])
+	}); err != nil {
+		t.Fatal(err)
+	}
+	for deadline := time.Now().Add(time.Minute); len(threadsIn(t, made)) > 0; runtime.Gosched() {
+		if time.Now().After(deadline) {
+			t.Fatalf("in the namespace are %q", threadsIn(t, made))
 		}
 	}
 }
@@ -312,13 +352,13 @@ func TestAProgramDoesNotOutliveTheProcessThatStartedIt(t *testing.T) {
 	}
 }
 
-// startAndBlock starts a program, says so if it goes on when threads end, and blocks.
+// startAndBlock starts a program that ignores signals, says so if it goes on when threads end, and blocks.
 func startAndBlock(path string) {
 	ns, err := Open(path)
 	if err != nil {
 		panic(err)
 	}
-	cmd := exec.CommandContext(context.Background(), "sleep", "1000")
+	cmd := exec.CommandContext(context.Background(), "sh", "-c", "trap '' TERM HUP INT; exec sleep 1000")
 	if _, err := ns.Start(cmd); err != nil {
 		panic(err)
 	}

@@ -39,10 +39,11 @@ func TestNetnsIsIdentifiedByItsFile(t *testing.T) {
 		n    Ref
 		want bool
 	}{
-		"itself":        {n, true},
-		"another inode": {Ref{Path: self, ID: ID{Dev: n.Dev, Ino: n.Ino + 1}}, false},
-		"another file":  {Ref{Path: file, ID: ID{Dev: n.Dev, Ino: n.Ino + 1}}, false},
-		"nothing":       {Ref{Path: file + "x", ID: ID{Dev: n.Dev, Ino: n.Ino + 1}}, false},
+		"itself":         {n, true},
+		"another device": {Ref{Path: self, ID: ID{Dev: n.Dev + 1, Ino: n.Ino}}, false},
+		"another inode":  {Ref{Path: self, ID: ID{Dev: n.Dev, Ino: n.Ino + 1}}, false},
+		"another file":   {Ref{Path: file, ID: ID{Dev: n.Dev, Ino: n.Ino + 1}}, false},
+		"nothing":        {Ref{Path: file + "x", ID: ID{Dev: n.Dev, Ino: n.Ino + 1}}, false},
 	} {
 		if got, err := Alive(c.n); got != c.want || err != nil {
 			t.Errorf("%s: got %v, %v; want %v", name, got, err, c.want)
@@ -334,7 +335,7 @@ func TestEachNamespaceOfANodeIsFoundOnce(t *testing.T) {
 // The kernel writes the characters that would end a word in octal digits.
 func TestAMountIsFoundAtAPathWithOddCharacters(t *testing.T) {
 	t.Parallel()
-	path := makeAt(t, filepath.Join(t.TempDir(), "a pod\\040\tof\\09\\\\ \\1"))
+	path := makeAt(t, filepath.Join(t.TempDir(), "a pod\\040\tof\\09\\\\ \\1 "))
 	t.Cleanup(func() { _ = Remove(path) })
 	is, err := At(path)
 	if err != nil {

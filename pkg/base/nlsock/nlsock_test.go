@@ -289,6 +289,15 @@ func TestARefusalHasTheWordsOfTheKernel(t *testing.T) {
 	}
 }
 
+// The options of the socket are what makes the kernel say why.
+func TestTheKernelIsAskedForItsWords(t *testing.T) {
+	t.Parallel()
+	replies, err := dial(t).Exchange(t.Context(), Request{Type: unix.RTM_GETNSID, Body: make([]byte, 4)}) // of no namespace
+	if err != nil || len(replies) != 1 || !errors.Is(replies[0].Err, unix.EINVAL) || replies[0].Err.Error() == unix.EINVAL.Error() {
+		t.Errorf("got %+v, %v, want EINVAL with words", replies, err)
+	}
+}
+
 // FuzzAttributes: no bytes panic, also as attributes in attributes, as an error of the
 // kernel, and as text or number. No attribute has more bytes than the message.
 func FuzzAttributes(f *testing.F) {

@@ -118,6 +118,9 @@ func TestNamesOfFilesThatAreNotCompleteCannotBeGuessed(t *testing.T) {
 		t.Errorf("after Sweep the folder has %q", got)
 	}
 	must(t, Sweep(filepath.Join(dir, "none", "file")))
+	if err := Sweep(filepath.Join(dir, "file", "below")); !errors.Is(err, unix.ENOTDIR) {
+		t.Errorf("of what is no folder: %v", err)
+	}
 	// One that cannot be removed is said, and keeps no other.
 	stays, goes := "file.new-0000000000000000", "file.new-0000000000000001"
 	write(t, filepath.Join(dir, stays, "in it"), "")

@@ -27,7 +27,7 @@ func TestSilentGatewaysAreAllNamed(t *testing.T) {
 		p, _ := memProber(map[port]*memConn{
 			{link: "net1"}: newMemConn(nil), {link: "net1", v6: true}: newMemConn(nil), {link: "net2"}: answers,
 		})
-		err := p.Do(t.Context(), plan.Op{Kind: gatewayOp(target("net1"), target6("net1"), target("net2"), none)})
+		err := p.Do(t.Context(), plan.Op{Kind: gatewayOp(target("net2"), target("net1"), target6("net1"), none)})
 		const text = `ask gateway "172.16.11.254, fd00:11::fe": ` +
 			`172.16.11.254 answered none of 3 ARP requests from 172.16.11.5 on net1; ` +
 			`fd00:11::fe answered none of 3 neighbour solicitations from fd00:11::a:5 on net1`

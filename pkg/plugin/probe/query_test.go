@@ -12,6 +12,7 @@ import (
 	"net/netip"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -98,6 +99,15 @@ func TestWindowIsExact(t *testing.T) {
 		"conflict, no frame fits into the queue": {
 			op: plan.Op{Kind: conflictOp(target("net1"))}, script: func(*memConn, int, []byte) error { return unix.ENOBUFS },
 			code: cnierr.IO, took: 16 * ms, sent: []time.Duration{0, 4 * ms, 8 * ms},
+		},
+		"conflict, a rival, and no frame fits into the queue": {
+			op:     plan.Op{Kind: conflictOp(target("net1"))},
+			script: func(c *memConn, _ int, _ []byte) error { c.hear(probe(otherMAC)); return unix.ENOBUFS },
+			code:   cnierr.AddressTaken, took: 0, sent: []time.Duration{0},
+		},
+		"conflict, it takes time to send": {
+			op: plan.Op{Kind: conflictOp(target("net1"))}, script: func(*memConn, int, []byte) error { time.Sleep(ms); return nil },
+			took: 17 * ms, sent: []time.Duration{0, 4 * ms, 8 * ms},
 		},
 		"conflict, the link goes down": {
 			op: plan.Op{Kind: conflictOp(target("net1"))}, script: onNth(2, func(c *memConn) { c.in <- result{err: unix.ENETDOWN} }),
@@ -244,7 +254,7 @@ func TestFamiliesAndLinksShareOneWindowAndDecideAlone(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		four1 := newMemConn(onNth(1, func(c *memConn) { c.after(ms, reply4()) }))
-		four2, six1 := newMemConn(nil), newMemConn(nil)
+		four2, six1 := newMemConn(nil), newMemConn(failNth(1, unix.ENOBUFS)) // the others are asked at the same time
 		six2 := newMemConn(onNth(3, func(c *memConn) {
 			c.after(ms, frameOf(t, neighbour{ours6, solicitedNode(ours6), &ndp.NeighborAdvertisement{TargetAddress: ours6}}))
 		}))
@@ -279,6 +289,27 @@ func TestFamiliesAndLinksShareOneWindowAndDecideAlone(t *testing.T) {
 			`fd00:11::a:5 is used on net2 by 02:00:00:00:00:02 (neighbour advertisement)`
 		if err.Error() != text {
 			t.Errorf("got  %s\nwant %s", err, text)
+		}
+	})
+}
+
+// TestAFrameOfOursOnAnotherLinkIsAConflict has a second link with another MAC, and a rival there that has this MAC.
+func TestAFrameOfOursOnAnotherLinkIsAConflict(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		first, second := target("net1"), target("net2")
+		second.MAC = thirdMAC
+		one := newMemConn(nil)
+		two := newMemConn(func(c *memConn, _ int, frame []byte) error {
+			one.hear(frame)
+			c.hear(arp{op: arpRequest, senderMAC: thirdMAC, sender: unset4, target: ours4}.frame([]byte("no-one")))
+			return nil
+		})
+		p, _ := memProber(map[port]*memConn{{link: "net1"}: one, {link: "net2"}: two})
+		err := p.Do(t.Context(), plan.Op{Kind: conflictOp(first, second)})
+		wantTaken(t, err, Taken{first, thirdMAC, "ARP probe"}, Taken{second, thirdMAC, "ARP probe"})
+		if e, is := errors.AsType[*cnierr.Error](err); !is || !strings.Contains(e.Hint, "with our MAC "+thirdMAC.String()) {
+			t.Errorf("got %+v, want a hint that names the MAC of the second link", e)
 		}
 	})
 }
@@ -327,6 +358,15 @@ func TestCancelEndsTheWindowAtOnce(t *testing.T) {
 	}
 }
 
+func TestCancelEndsASendThatIsInterruptedAgainAndAgain(t *testing.T) {
+	t.Parallel()
+	ctx, cancel := context.WithCancel(t.Context())
+	p, _ := memProber(map[port]*memConn{{link: "net1"}: newMemConn(func(*memConn, int, []byte) error { cancel(); return unix.EINTR })})
+	if err := p.Do(ctx, plan.Op{Kind: conflictOp(target("net1"))}); !errors.Is(err, context.Canceled) || cnierr.CodeOf(err) != cnierr.TryAgain {
+		t.Errorf("got %v, want TryAgain with the context's error", err)
+	}
+}
+
 func TestCancelBeforeTheFirstFrameSendsNone(t *testing.T) {
 	t.Parallel()
 	ctx, cancel := context.WithCancel(t.Context())
@@ -365,15 +405,22 @@ func TestEachFrameThatIsQueuedAtTheDeadlineIsRead(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer peer.Close()
-	want := []string{"a frame", "another", "the answer"}
-	for _, frame := range want {
-		if _, err := peer.Write([]byte(frame)); err != nil {
+	out := make(chan heard, 9)
+	if err := conn.SetReadDeadline(time.Unix(0, 1)); err != nil { // as endReading does
+		t.Fatal(err)
+	}
+	for _, frame := range [][]byte{reply4(), []byte("no claim"), gatewayReply4()} {
+		if _, err := peer.Write(frame); err != nil {
 			t.Fatal(err)
 		}
 	}
-	var got []string
-	sweep(conn, func(frame []byte) { got = append(got, string(frame)) })
-	if diff := cmp.Diff(want, got); diff != "" {
-		t.Errorf("(-want +got):\n%s", diff)
+	readPort(port{link: "net1"}, conn, out)
+	close(out)
+	var got []netip.Addr
+	for h := range out {
+		got = append(got, h.claim.addr)
+	}
+	if !slices.Equal(got, []netip.Addr{ours4, gateway4}) {
+		t.Errorf("got claims of %v", got)
 	}
 }

@@ -136,6 +136,9 @@ func TestNothingStaysOpen(t *testing.T) {
 		_ = p.Do(t.Context(), op) // other tests look at the errors
 	}
 	p.Close()
+	mem, _ := memProber(map[port]*memConn{{link: "net1"}: newMemConn(nil)}) // nothing can be left to the kernel
+	pod.must(mem.Do(t.Context(), plan.Op{Kind: plan.Announce{Targets: []plan.Target{target("net1")}}}))
+	mem.Close()
 	if after := cnitest.OpenFiles(t); after != before {
 		t.Errorf("%d files are open, %d were before", after, before)
 	}
