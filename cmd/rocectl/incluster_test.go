@@ -27,7 +27,7 @@ case "$*" in
 	{"metadata": {"name": "agent-x", "namespace": "roce-cni"}, "status": {"phase": "Running"}}]}' ;;
 *spec.nodeName=*) echo '{"items": []}' ;;
 *"node -- gpu-2") echo '{}' ;;
-*exec*) echo remote; exit 1 ;;
+*exec*) echo remote; exit 7 ;;
 *) echo "Error from server (NotFound): ${*#*-- } not found" >&2; exit 1 ;;
 esac
 `
@@ -54,6 +54,9 @@ esac
 		if !strings.Contains(got, tt.says) || !strings.HasSuffix(calls, tt.calls+"\n") && tt.calls != "" || tt.calls == "" && strings.Contains(calls, "exec") {
 			t.Errorf("%s says\n%s and calls\n%s, want %q and %q", tt.args, got, calls, tt.says, tt.calls)
 		}
+	}
+	if got := answerOf(root(nil, nil), "show", "--cluster", "--node", "gpu-1"); got != "remote\nexit status 7\n" {
+		t.Errorf("it does not end as the command in the agent: %s", got)
 	}
 }
 

@@ -86,6 +86,9 @@ func answerOf(cmd *cobra.Command, args ...string) string {
 	cmd.SetArgs(append([]string{}, args...)) // nil would be the test's own
 	if called, err := cmd.ExecuteC(); err != nil {
 		cli.PrintError(&out, called, err)
+		if status := cli.StatusError(0); errors.As(err, &status) {
+			fmt.Fprintln(&out, status)
+		}
 	}
 	return regexp.MustCompile(` +`).ReplaceAllString(out.String(), " ")
 }

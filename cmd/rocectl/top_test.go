@@ -5,20 +5,26 @@ package main
 
 import (
 	"bytes"
+	"context"
 	"errors"
+	"fmt"
 	"os"
 	"path/filepath"
 	"regexp"
 	"strings"
 	"testing"
+	"testing/fstest"
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+	"golang.org/x/sys/unix"
 
 	"github.com/roce-cni/roce-cni/cmd/internal/cli"
+	"github.com/roce-cni/roce-cni/pkg/base/cnierr"
 	"github.com/roce-cni/roce-cni/pkg/plugin/calls"
 	"github.com/roce-cni/roce-cni/pkg/plugin/conf"
 	"github.com/roce-cni/roce-cni/pkg/plugin/rdma"
+	"github.com/roce-cni/roce-cni/pkg/plugin/rdma/nldev"
 	"github.com/roce-cni/roce-cni/pkg/tool/usage"
 )
 
@@ -104,6 +110,33 @@ func TestTopSaysWhatIsMissing(t *testing.T) {
 		}
 		if !strings.Contains(out.String(), "RC 1") || strings.Contains(out.String(), "# missing: the calls\n# missing: a record\n") != (missing != nil) {
 			t.Errorf("without %v:\n%s", missing, &out)
+		}
+	}
+}
+
+// TestTopEndsWhenItIsStopped, behind a whole table or with none, and says why it cannot begin.
+func TestTopEndsWhenItIsStopped(t *testing.T) {
+	t.Parallel()
+	ctx, stop := context.WithCancel(t.Context())
+	stop()
+	node := &nodeFlags{stateDir: t.TempDir(), sys: fstest.MapFS{}, dial: func() (*nldev.Conn, error) { return nldev.New(kernelRDMA{1}), nil }}
+	file := filepath.Join(node.stateDir, "attachments", "c9", "net1.json")
+	if err := errors.Join(os.MkdirAll(filepath.Dir(file), 0o700), os.WriteFile(file, []byte("{"), 0o600)); err != nil {
+		t.Fatal(err)
+	}
+	var out bytes.Buffer
+	top := top{node: node, out: &out}
+	if err := top.once(ctx); err != nil || out.Len() > 0 {
+		t.Errorf("once: %v\n%s", err, &out)
+	}
+	missing := fmt.Sprintf("# missing: read record %q: unexpected end of JSON input\n", file)
+	if err := top.run(ctx); err != nil || strings.Count(out.String(), "mlx5_0") != 1 || !strings.HasSuffix(out.String(), missing) {
+		t.Errorf("got %v\n%s", err, &out)
+	}
+	node.dial = func() (*nldev.Conn, error) { return nil, unix.EPROTONOSUPPORT }
+	for name, do := range map[string]func(context.Context) error{"once": top.once, "run": top.run} {
+		if err := do(ctx); cnierr.CodeOf(err) != cnierr.NoRDMA || !strings.Contains(err.Error(), file) {
+			t.Errorf("%s without RDMA: %v", name, err)
 		}
 	}
 }
