@@ -183,6 +183,10 @@ func TestOfAnAddressThatExistsTwiceThePodsOwnIndexIsTaken(t *testing.T) {
 			}
 			rails, err := Find([]Port{p}, on("net1", "172.16.0.5"), Hints{Recorded: map[Addr]Recorded{{"net1", addr}: tc.recorded}})
 			if tc.want == unknown {
+				_, second := Find([]Port{portOf("mlx5_2", "", "172.15.0.5"), p}, append(on("net0", "172.15.0.5"), on("net1", "172.16.0.5")...), Hints{Recorded: map[Addr]Recorded{{"net1", addr}: tc.recorded}})
+				if fmt.Sprint(second) != fmt.Sprint(err) {
+					t.Errorf("behind another rail: got %v, want %v", second, err)
+				}
 				if cnierr.CodeOf(err) != cnierr.NoGID || !strings.Contains(err.Error(), "mlx5_0:1 at 0 and 1") {
 					t.Errorf("got %v, want code %d and both places", err, cnierr.NoGID)
 				}
@@ -306,7 +310,7 @@ func TestTwoInterfacesOfAPodHaveTheSameAddress(t *testing.T) {
 
 func TestAPortThatIsDownIsReported(t *testing.T) {
 	t.Parallel()
-	for state, want := range map[nldev.State]string{nldev.Down: "mlx5_0:1 is DOWN, not ACTIVE", nldev.Active: "", 0: ""} {
+	for state, want := range map[nldev.State]string{nldev.Down: "mlx5_0:1 is DOWN, not ACTIVE", nldev.Init: "mlx5_0:1 is INIT, not ACTIVE", nldev.Active: "", 0: ""} {
 		p := portOf("mlx5_0", "", "172.16.0.5")
 		p.State = state
 		rails, err := Find([]Port{p}, on("net1", "172.16.0.5"), Hints{})

@@ -155,6 +155,7 @@ func TestANodeTellsWhatItsPodsHave(t *testing.T) {
 	for _, addr := range []string{"172.16.0.5", "172.16.0.6"} { // the second one is lost
 		found.Targets = append(found.Targets, plan.GIDTarget{Link: "net1", Addr: netip.MustParseAddr(addr), Index: place(1)})
 	}
+	found.Targets = append(found.Targets, plan.GIDTarget{Link: "net2", Addr: netip.MustParseAddr("172.17.0.6"), Index: place(1)})
 	rec.Plan.Interfaces = []plan.Interface{{Name: "net1", Addresses: []plan.LeasedAddress{{Prefix: netip.MustParsePrefix("172.16.0.5/24")}}}}
 	rec.Plan.Ops = plan.InPod(found, plan.Move{Device: plan.RDMADevice{Name: "mlx5_1", Index: 2, Port: 1}}, plan.Move{Device: plan.RDMADevice{Name: "mlx5_7", Index: 7, Port: 1}})
 	n := Node{Sys: sys, Records: []record.Record{rec}, Dial: func() (*nldev.Conn, error) {
@@ -169,8 +170,11 @@ func TestANodeTellsWhatItsPodsHave(t *testing.T) {
 	if diff := cmp.Diff(map[string]int{"net1 172.16.0.5 mlx5_0:1": 1}, placesOf(there.Rails)); err != nil || diff != "" || there.Out != "net1" || there.OutAddr != netip.MustParseAddr("172.16.0.5") {
 		t.Fatalf("in the pod: %+v, %v (-want +got)\n%s", there, err, diff)
 	}
-	if notes := there.Rails[0].Notes; len(notes) != 1 || !strings.HasPrefix(notes[0], "net1 172.16.0.6 is left out") {
+	if notes := there.Rails[0].Notes; len(notes) != 2 || !strings.HasPrefix(notes[0], "net1 172.16.0.6 is left out") || !strings.HasPrefix(notes[1], "net2 172.17.0.6 is left out") {
 		t.Errorf("of the pod it says %q", notes)
+	}
+	if one, err := n.At(t.Context(), pod.Path, "net1"); err != nil || len(one.Rails[0].Notes) != 1 {
+		t.Errorf("of net1 it says %+v, %v", one, err)
 	}
 	for path, only := range map[string]conf.LinkName{pod.Path: "net9", "/proc/thread-self/ns/net": "net9"} {
 		if _, err := n.At(t.Context(), path, only); cnierr.CodeOf(err) != cnierr.BadConfig {

@@ -22,6 +22,7 @@ import (
 	"github.com/roce-cni/roce-cni/pkg/plugin/kernel/kerneltest"
 	"github.com/roce-cni/roce-cni/pkg/plugin/kernel/rtnl"
 	"github.com/roce-cni/roce-cni/pkg/plugin/plan"
+	"github.com/roce-cni/roce-cni/pkg/plugin/rdma/nldev"
 	"github.com/roce-cni/roce-cni/pkg/plugin/record"
 )
 
@@ -173,9 +174,9 @@ func TestALookThatFailsIsAnError(t *testing.T) {
 	n.Sys = fstest.MapFS{
 		dir + "gids/0": {Data: []byte("0000:0000:0000:0000:0000:ffff:ac10:0005")}, dir + "gid_attrs/types/0": {Data: []byte("RoCE v2")}, dir + "gid_attrs/ndevs/0": {Data: []byte("net1")},
 	}
-	want := []Port{portOf("mlx5_0", "ens1", "172.16.0.5"), portOf("mlx5_9", "ens9"), portOf("mlx5_0", "ens1", "172.16.0.5")}
-	want[0].Hidden = true
-	got := []Port{portOf("mlx5_0", "ens1"), want[1], want[2]}
+	want := []Port{portOf("mlx5_0", "ens1", "172.16.0.5"), portOf("mlx5_9", "ens9"), portOf("mlx5_0", "ens1", "172.16.0.5"), portOf("mlx5_0", "ens1", "172.16.0.5"), portOf("mlx5_0", "ens1", "172.16.0.5")}
+	want[0].Hidden, want[3].Hidden, want[4].Hidden = true, true, true
+	got := []Port{portOf("mlx5_0", "ens1"), want[1], want[2], want[3], portOf("mlx5_0", "ens1")}
 	held, err := n.look(t.Context(), pod.Path, there.ID, nil, got)
 	if diff := cmp.Diff(want, got, cmpopts.EquateComparable(netip.Addr{})); err != nil || diff != "" || len(held) > 0 {
 		t.Errorf("%v, %v (-want +got)\n%s", held, err, diff)
@@ -193,7 +194,8 @@ func (r reads) Open(name string) (fs.File, error) {
 	return r.MapFS.Open(name)
 }
 
-// TestANamespaceIsLookedAtOnce has two attachments of a pod, of which the host lacks the entries.
+// TestANamespaceIsLookedAtOnce has two attachments of a pod, each with a device. The host lacks the
+// entries of another device that both have, or none.
 func TestANamespaceIsLookedAtOnce(t *testing.T) {
 	t.Parallel()
 	pod := kerneltest.NewNode(t).PodAt(filepath.Join(t.TempDir(), "pod"))
@@ -201,13 +203,30 @@ func TestANamespaceIsLookedAtOnce(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	const gid = "class/infiniband/mlx5_0/ports/1/gids/0"
+	const gid = "class/infiniband/mlx5_9/ports/1/gids/0"
 	sys := reads{fstest.MapFS{gid: {Data: []byte("0000:0000:0000:0000:0000:0000:0000:0000")}}, map[string]int{}}
-	rec := record.Record{Netns: pod.Path, NetnsID: there.ID, Plan: plan.Plan{Ops: plan.InPod(
-		plan.GID{Device: plan.RDMADevice{Name: "mlx5_0"}, Targets: []plan.GIDTarget{{Link: "net1", Addr: netip.MustParseAddr("172.16.0.5"), Index: place(3)}}},
-	)}}
-	n := Node{Sys: sys, Records: []record.Record{rec, rec}}
-	if held, tables, err := n.views(t.Context(), []Port{portOf("mlx5_0", "ens1")}, nil); err != nil || len(held)+len(tables) > 0 || sys.of[gid] != 1 {
-		t.Errorf("%d reads of its table, %v, %v, %v", sys.of[gid], held, tables, err)
+	n := Node{Sys: sys, Dial: func() (*nldev.Conn, error) { return nldev.New(devices{[]string{"mlx5_0", "mlx5_1"}, 1}), nil }}
+	for _, lacks := range []bool{false, true} {
+		n.Records, sys.of[gid] = nil, 0
+		for i := range uint32(2) {
+			rec := record.Record{Netns: pod.Path, NetnsID: there.ID, Plan: plan.Plan{Ops: plan.InPod(plan.Move{Device: plan.RDMADevice{Index: i + 1, Port: 1}})}}
+			if lacks {
+				target := plan.GIDTarget{Link: "net1", Addr: netip.MustParseAddr("172.16.0.5"), Index: place(3)}
+				rec.Plan.Ops = append(rec.Plan.Ops, plan.InPod(plan.GID{Device: plan.RDMADevice{Name: "mlx5_9"}, Targets: []plan.GIDTarget{target}})...)
+			}
+			n.Records = append(n.Records, rec)
+		}
+		held, tables, err := n.views(t.Context(), []Port{portOf("mlx5_9", "ens9")}, nil)
+		var names []string
+		for _, p := range held {
+			names = append(names, p.Device.Name)
+		}
+		if want := map[bool]int{true: 1}[lacks]; err != nil || !slices.Equal(names, []string{"mlx5_0", "mlx5_1"}) || len(tables) != 2 || sys.of[gid] != want {
+			t.Errorf("lacks %t: %d reads of the table, devices %q, %v, error %v", lacks, sys.of[gid], names, tables, err)
+		}
+	}
+	sys.MapFS[gid] = &fstest.MapFile{Data: []byte("no GID")}
+	if _, _, err := n.views(t.Context(), []Port{portOf("mlx5_9", "ens9")}, nil); err == nil {
+		t.Error("a table that cannot be read is no error")
 	}
 }

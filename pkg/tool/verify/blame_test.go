@@ -265,6 +265,23 @@ func TestEachFaultHasItsRailsAndNoOther(t *testing.T) {
 			[]string{"rail 0 of a to b: silent", "rail 0 of a to rail 1 of b: lost"},
 			"a: x,. b: x,x c: .,-",
 		},
+		"different tests of all rails of a pod": {
+			[]report.Answer{problem(Routing, "rail 0 of a", "down", "", ""), problem(Duplicate, "rail 1 of a", "taken", "", "")},
+			[]string{"rail 0 of a: down", "rail 1 of a: taken"},
+			"a: R,D b: .,. c: .,-",
+		},
+		"a gateway, also of a rail without large packets": {
+			[]report.Answer{
+				problem(GatewayUp, "rail 0 of a", "the gateway 10.0.0.254 does not answer on net1", "", ""), problem(MTU, "rail 0 of a to b", "1500", "", ""), problem(MTU, "rail 0 of a to c", "1500", "", ""),
+			},
+			[]string{"rail 0 of a: mtu fails with all 2 other pods: 1500", "rail 0 of a: the gateway 10.0.0.254 does not answer on net1"},
+			"a: M,. b: .,. c: .,-",
+		},
+		"different rails in two tests": {
+			[]report.Answer{problem(Reach, "rail 1 of a to rail 0 of b", "lost", "", ""), problem(MTU, "rail 1 of a to rail 0 of b", "1500", "", "")},
+			[]string{"rail 1 of a to rail 0 of b: lost", "rail 1 of a to rail 0 of b: 1500"},
+			"a: .,x b: x,. c: .,-",
+		},
 		"different rails": {
 			[]report.Answer{problem(Reach, "rail 1 of a to rail 0 of b", "lost", "", ""), problem(Reach, "rail 0 of a to rail 1 of b", "silent", "", "")},
 			[]string{"rail 0 of a to rail 1 of b: silent", "rail 1 of a to rail 0 of b: lost"},

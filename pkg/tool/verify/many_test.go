@@ -254,6 +254,22 @@ func TestAReportOfManyPodsIsShort(t *testing.T) {
 	}
 }
 
+// TestEachAnswerOfFewPodsIsKept, also of as many as are few.
+func TestEachAnswerOfFewPodsIsKept(t *testing.T) {
+	t.Parallel()
+	for pods, want := range map[int]int{fewPods: 2 * fewPods * (fewPods - 1) / 2, fewPods + 1: 0} {
+		r := All(t.Context(), crowds(pods, 1, func(int, string, string) bool { return false }), Tests{}, false, func(int, int) {})
+		if len(r.Answers) != want {
+			t.Errorf("of %d pods: %d answers, want %d", pods, len(r.Answers), want)
+		}
+	}
+	partly := outcome{[]report.Answer{good(Reach, "rail 0 of a to b", "")}, errors.New("refused")}
+	want := append(partly.answers[:1:1], cannotTell(Reach, "a", "refused", "rocectl verify serve in the pod, with the same $ROCE_VERIFY_TOKEN"))
+	if diff := cmp.Diff(want, told(Seat{Name: "a"}, partly)); diff != "" {
+		t.Errorf("answers before an error (-want +got)\n%s", diff)
+	}
+}
+
 // TestInviteKeepsTheOrderAndItsLimit: as many dials as the limit are made at the same time,
 // and no more.
 func TestInviteKeepsTheOrderAndItsLimit(t *testing.T) {

@@ -228,7 +228,7 @@ func TestThePageOfFewPodsIsWhole(t *testing.T) {
 	t.Parallel()
 	all := newTally([]string{"a", "b", "c"})
 	all.add([]report.Answer{
-		good(Routing, "rail 0 of a", "it has table 100"), cannotTell(GatewayUp, "rail 1 of a", "no <right>", "root"),
+		good(Routing, "rail 0 of a", "it has table 100"), cannotTell(GatewayUp, "rail 1 of a", "no <right>", "root"), cannotTell(Duplicate, "rail 1 of a", "no <right>", "root"),
 		problem(GatewayUp, "rail 0 of b", "the gateway 10.0.0.254 does not answer on net1", "arping", "pods reach nothing"),
 		good(Bandwidth, "rail 0 of a to b", transfers+"392.60 Gb/s"), good(Bandwidth, "rail 1 of a to b", transfers+"290.4 Gb/s"),
 		problem(Reach, "rail 0 of a to c", "silent", "", whyReach), problem(Container, "c", "it cannot lock memory", "", whyInside),

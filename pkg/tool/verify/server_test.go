@@ -179,19 +179,39 @@ func TestAServerAnswersOnlyWhoKnowsTheToken(t *testing.T) {
 	if got := problems([]report.Answer{deaf.lost(t.Context())}); got != want {
 		t.Errorf("nothing is at the port: got %q, want %q", got, want)
 	}
+	// A packet of this connection has arrived at the port of the echo.
+	want = "problem reach: rail 0 of a to b: frames are lost in one direction: from b to a" + drops
+	back := deaf
+	back.to = peer.Rails[0]
+	if got := problems([]report.Answer{back.lost(t.Context())}); got != want {
+		t.Errorf("nothing comes back: got %q, want %q", got, want)
+	}
+	// The second of the other rails answers, by the MAC of its interface.
+	third := Rail{Number: 2, Addr: peer.Rails[0].Addr, MAC: peer.Rails[0].MAC}
+	back.peer = &Peer{Rails: []Rail{{}, {Number: 1, Addr: netip.MustParseAddr("172.16.10.77")}, third}}
+	if other, found := back.swapped(t.Context()); !found || other.Number != 2 {
+		t.Errorf("got rail %d, %t", other.Number, found)
+	}
+	back.peer.Rails[2].MAC = peer.Rails[1].MAC
+	if other, found := back.swapped(t.Context()); found {
+		t.Errorf("another host has the address, and rail %d is blamed", other.Number)
+	}
 	for _, q := range []throwing{{Rail: 9}, {Rail: -1}} {
 		if _, err := peer.ask(request{Throw: &q}, moment); err == nil {
 			t.Errorf("it throws frames to %+v", q)
 		}
 	}
 	from := netip.AddrPortFrom(rails[0].Addr, 1)
-	back := request{Throw: &throwing{To: end{rails[0].MAC[:], from}}}
-	if _, err := peer.ask(back, moment); err != nil {
+	throw := request{Throw: &throwing{To: end{rails[0].MAC[:], from}}}
+	if _, err := peer.ask(throw, moment); err != nil {
 		t.Errorf("it throws no frames: %v", err)
 	}
 	w.pods[1].ns.IP("link set net1 down") // so no frame leaves
-	if _, err := peer.ask(back, moment); err == nil {
+	if _, err := peer.ask(throw, moment); err == nil {
 		t.Error("it says that it has thrown frames, and none has left")
+	}
+	if _, err := deaf.thrown(); err == nil {
+		t.Error("the peer has thrown none, and that is no error")
 	}
 }
 
