@@ -62,6 +62,13 @@ func TestIdleConnectionsTakeNoPlaceOfOthers(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer stop()
+	other := freeAddress(t)
+	if _, err := serve([]string{other, address}, http.NotFoundHandler()); cnierr.CodeOf(err) != cnierr.IO || !strings.Contains(err.Error(), address) {
+		t.Errorf("at an address that is taken: %v", err)
+	}
+	if _, err := net.Dial("tcp", other); err == nil {
+		t.Error("it listens at the first address, although it cannot listen at the second")
+	}
 	friend := from(t, "127.0.0.2", address)
 	var idle []net.Conn
 	for i := range 3 * maxConnections {
@@ -181,6 +188,15 @@ func TestAnEmptyStateFolderIsClosedToOthers(t *testing.T) {
 	}
 	if err := closeToOthers(filepath.Join(t.TempDir(), "missing")); err != nil {
 		t.Errorf("missing: %v", err)
+	}
+	if os.Geteuid() == 0 {
+		dir := t.TempDir()
+		if err := errors.Join(os.Chmod(dir, 0o755), os.Chown(dir, 65534, 65534), closeToOthers(dir)); err != nil {
+			t.Error(err)
+		}
+		if is, err := os.Stat(dir); err != nil || is.Mode().Perm() != 0o755 {
+			t.Errorf("of another user: %v, %v", is.Mode(), err)
+		}
 	}
 }
 

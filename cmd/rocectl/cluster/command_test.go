@@ -5,6 +5,7 @@ package cluster
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -22,7 +23,7 @@ import (
 	"time"
 
 	"github.com/containernetworking/plugins/pkg/utils/buildversion"
-	"github.com/google/go-cmp/cmp"
+	gocmp "github.com/google/go-cmp/cmp"
 	"github.com/spf13/cobra"
 
 	"github.com/roce-cni/roce-cni/cmd/internal/plugin"
@@ -36,6 +37,7 @@ type apiServer struct {
 	*httptest.Server
 	forbidden string
 	events    map[string]chan string // what the watch of a resource sends
+	more      map[string]string      // objects of a path, instead of the usual ones
 
 	mu    sync.Mutex
 	asked []string
@@ -114,7 +116,7 @@ func (s *apiServer) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		if resource == "servicecidrs" {
 			api, kind = "networking.k8s.io/v1", "ServiceCIDRList"
 		}
-		_, _ = fmt.Fprintf(w, `{"apiVersion": %q, "kind": %q, "metadata": {"resourceVersion": "7"}, "items": [%s]}`, api, kind, objects(r.URL.Path))
+		_, _ = fmt.Fprintf(w, `{"apiVersion": %q, "kind": %q, "metadata": {"resourceVersion": "7"}, "items": [%s]}`, api, kind, cmp.Or(s.more[r.URL.Path], objects(r.URL.Path)))
 	}
 }
 
@@ -186,7 +188,7 @@ old gpu 0 0 of 0 1 0`,
 		command := map[string]func() *cobra.Command{"pools": PoolsCommand, "gc": gcCommand}[name]
 		words := append(strings.Fields(flags), "--kubeconfig", kubeconfigOf(t, s.URL))
 		got, err := runs(t, command(), words...)
-		if diff := cmp.Diff(strings.TrimPrefix(want, "\n"), got); diff != "" || err != nil {
+		if diff := gocmp.Diff(strings.TrimPrefix(want, "\n"), got); diff != "" || err != nil {
 			t.Errorf("%s: error %v (-want +got)\n%s", args, err, diff)
 		}
 		for _, line := range s.asked {
@@ -205,6 +207,36 @@ old gpu 0 0 of 0 1 0`,
 			if hint := cnierr.CNI("", err).Details; name == "pools" && !strings.HasPrefix(hint, "an administrator gives you the right to read: kubectl create clusterrole ") {
 				t.Errorf("%s: the hint is %s", args, hint)
 			}
+		}
+	}
+}
+
+// TestTheReaperTaintsNodesIfItIsTold has two nodes with dead rails, of which one may have the taint. It sets
+// the log of client-go, so no other test runs meanwhile.
+func TestTheReaperTaintsNodesIfItIsTold(t *testing.T) {
+	for flag, last := range map[string]string{"--rail-taint": "PATCH /api/v1/nodes/n1", "--rail-taint=false": "PATCH /api/v1/nodes/n2/status"} {
+		s := newServer(t)
+		s.more = map[string]string{group + "railnodes": strings.ReplaceAll(`{"metadata": {"name": "n1", REST}, {"metadata": {"name": "n2", REST}`, "REST",
+			`"resourceVersion": "1"}, "status": {"rails": [{"rail": 0, "netdev": "ens1", "state": "DOWN", "faults": ["Down"]}]}`)}
+		ctx, stop := context.WithTimeout(t.Context(), time.Minute)
+		defer stop()
+		cmd := gcCommand()
+		cmd.SetErr(io.Discard)
+		cmd.SetArgs([]string{"--cluster", "--kubeconfig", kubeconfigOf(t, s.URL), "--interval", "1h", "--rails", "1h", flag})
+		ended := make(chan error, 1)
+		go func() { ended <- cmd.ExecuteContext(ctx) }()
+		var asked []string
+		for ctx.Err() == nil && !slices.Contains(asked, last) {
+			select {
+			case one := <-s.heard:
+				asked = append(asked, one)
+			case <-ctx.Done():
+				t.Error(flag, ": it sends\n", strings.Join(asked, "\n"))
+			}
+		}
+		stop()
+		if err := <-ended; err != nil || slices.Contains(asked, "PATCH /api/v1/nodes/n1") != (flag == "--rail-taint") {
+			t.Errorf("%s: %v, it sends\n%s", flag, err, strings.Join(asked, "\n"))
 		}
 	}
 }
@@ -254,6 +286,13 @@ func TestAnAgentServesItsNodeUntilItIsStopped(t *testing.T) {
 			t.Fatal(err)
 		}
 		files := nodefile.Store{Dir: filepath.Join(root, "state"), BootID: boot}
+		modes := []os.FileMode{0o700, 0o700} // of the state folder, and of the pools
+		if given != "" {                     // another program has made the folder of the pools
+			modes[0] = 0o755
+			if err := errors.Join(os.Mkdir(filepath.Join(files.Dir, "pools"), 0o755), os.Chmod(filepath.Join(files.Dir, "pools"), 0o755)); err != nil {
+				t.Fatal(err)
+			}
+		}
 		listen := freeAddress(t)
 		cmd := agentCommand(func() (string, error) { return files.Dir, nil })
 		ctx, stop := context.WithTimeout(t.Context(), time.Minute)
@@ -301,8 +340,10 @@ func TestAnAgentServesItsNodeUntilItIsStopped(t *testing.T) {
 		if _, err := net.Dial("tcp", listen); err == nil {
 			t.Error("it still listens")
 		}
-		if info, err := os.Stat(files.Dir); err != nil || info.Mode().Perm() != 0o700 {
-			t.Errorf("the state folder is %v, %v", info.Mode(), err)
+		for i, dir := range []string{files.Dir, filepath.Join(files.Dir, "pools")} {
+			if info, err := os.Stat(dir); err != nil || info.Mode().Perm() != modes[i] {
+				t.Errorf("%s is %v, %v", dir, info.Mode(), err)
+			}
 		}
 	}
 }

@@ -132,8 +132,20 @@ func TestAReportIsWrittenOnlyWhenItHasChanged(t *testing.T) {
 	if got := told(&log); got != "WARN, INFO solved" || !strings.Contains(log.String(), "refused") {
 		t.Errorf("the log is\n%s", log.String())
 	}
-	if p := r.pause(&block.BusyError{After: time.Hour}); p < 45*time.Minute {
-		t.Errorf("a busy server is asked again after %s", p)
+	for _, tt := range []struct {
+		every time.Duration
+		err   error
+		want  time.Duration
+	}{
+		{time.Minute, &block.BusyError{After: time.Hour}, time.Hour},
+		{time.Minute, &block.BusyError{}, time.Minute},
+		{time.Minute, block.ErrUnknown, 5 * time.Minute},
+		{time.Hour, block.ErrUnknown, time.Hour},
+	} {
+		r.every = tt.every
+		if p := r.pause(tt.err); p < tt.want*3/4 || p > tt.want*5/4 {
+			t.Errorf("%v: the server is asked again after %s, want about %s", tt.err, p, tt.want)
+		}
 	}
 }
 
@@ -190,6 +202,16 @@ func TestTheReportsOfACluster(t *testing.T) {
 	}))
 	if said != "# waiting for the reports of 2 nodes\n" || !errors.Is(err, context.Canceled) || nodes != nil || unreported != nil {
 		t.Errorf("it says %q, and returns %v, %v, %v", said, nodes, unreported, err)
+	}
+	s.more = map[string]string{group + "railnodes": `{"metadata": {"name": "n2"}}`}
+	ctx, stop = context.WithCancel(t.Context())
+	if _, _, err = f.Reports(ctx, writerFunc(func([]byte) (int, error) { stop(); return 0, nil })); !errors.Is(err, context.Canceled) {
+		t.Errorf("it does not wait for one of two nodes: %v", err)
+	}
+	stop()
+	s.more[group+"railnodes"] = `{"metadata": {"name": "n2"}}, {"metadata": {"name": "n1"}}`
+	if nodes, unreported, err = f.Reports(t.Context(), closed{}); err != nil || len(nodes) != 2 || nodes[0].Name != "n1" || len(unreported) > 0 {
+		t.Errorf("with all reports: %v, %v, %v", nodes, unreported, err)
 	}
 	if err := f.Show(t.Context(), closed{}, cli.Format{}); cnierr.CodeOf(err) != cnierr.IO {
 		t.Errorf("to an output that is closed: %v", err)

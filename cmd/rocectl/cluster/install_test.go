@@ -9,6 +9,7 @@ import (
 	"net/netip"
 	"os"
 	"path/filepath"
+	"regexp"
 	"strings"
 	"testing"
 
@@ -70,11 +71,10 @@ func (f folder) run(command, args string) string {
 		cmd = uninstallCommand(func() (string, error) { return filepath.Join(f.root, "state"), nil })
 	}
 	said, err := runs(f.t, cmd, strings.Fields(strings.ReplaceAll(args, "@", f.root+"/"))...)
-	said = strings.ReplaceAll(said, f.root+"/", "@")
 	if err != nil {
-		return said + fmt.Sprint(cnierr.CodeOf(err), " ", strings.ReplaceAll(err.Error(), f.root+"/", "@"))
+		said += fmt.Sprint(cnierr.CodeOf(err), " ", err)
 	}
-	return said
+	return regexp.MustCompile(`\.new-[0-9a-f]{16}`).ReplaceAllString(strings.ReplaceAll(said, f.root+"/", "@"), ".new-X")
 }
 
 // TestThePluginsAreInstalledWholeAndRemoved: what is there already stays as it is, and what is
@@ -107,6 +107,7 @@ func TestThePluginsAreInstalledWholeAndRemoved(t *testing.T) {
 		{nil, "install", "--from @none --to @bin", `5 install "@none": open @none: no such file or directory`, ""},
 		{nil, "install", "--from @from/folder/x --to @bin", `5 install "@from/folder/x": open @from/folder/x: not a directory`, ""},
 		{nil, "install", "--from @bin/.. --to @bin", `7 look for plugins in "@bin/..": there is none`, ""},
+		{func() { f.write("bad/roce/x", "", 0o600) }, "install", "--from @from --to @bad", `5 install "@bad/roce": rename @bad/roce.new-X @bad/roce: file exists`, ""},
 		{nil, "install", "--from @from --to @from/roce", `5 install "@from/roce": mkdir @from/roce: not a directory`, ""},
 	} {
 		was := f.files("bin")
@@ -179,6 +180,9 @@ func TestTheSettingsAreInstalledIfTheyHaveNoFault(t *testing.T) {
 		if diff := cmp.Diff(step.files, f.files("etc")); diff != "" {
 			t.Errorf("after install %s (-want +got)\n%s", step.args, diff)
 		}
+	}
+	if info, err := os.Stat(filepath.Join(f.root, "etc/roce")); err != nil || info.Mode().Perm() != 0o755 {
+		t.Errorf("the folder of the settings is %v, %v", info.Mode(), err)
 	}
 	if got := f.files("bin"); got != "roce 755 one " {
 		t.Errorf("the programs are %s", got)

@@ -47,7 +47,7 @@ func follows(t *testing.T, pools cache.Store) (changed chan<- struct{}, seen <-c
 		t.Fatal(err)
 	}
 	changes, views := make(chan struct{}), make(chan agent.View, 10)
-	node := nodeRead{Node: kube.Node{Name: "n1", Labels: map[string]string{"gpu": "yes"}}}
+	node := nodeRead{Node: kube.Node{Name: "n1", UID: "u1", MachineID: "m1", Labels: map[string]string{"gpu": "yes"}}}
 	ctx := t.Context()
 	go func() {
 		v := watcher{api, "n1", slog.New(slog.DiscardHandler)}
@@ -74,7 +74,7 @@ func TestADeletedPoolIsSeenThoughTheNodeObjectIsNot(t *testing.T) {
 		t.Fatal(err)
 	}
 	changed, seen := follows(t, pools)
-	if v := <-seen; !cmp.Equal(names(v), []string{"p"}) || v.Pools[0].UID != "u" || v.Pools[0].Deleted || v.Labels["gpu"] != "yes" {
+	if v := <-seen; !cmp.Equal(names(v), []string{"p"}) || v.Pools[0].UID != "u" || v.Pools[0].Deleted || v.Labels["gpu"] != "yes" || v.MachineID != "m1" {
 		t.Fatalf("it sees %+v", v)
 	}
 	now := *pool

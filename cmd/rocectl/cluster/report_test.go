@@ -11,6 +11,7 @@ import (
 	"reflect"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -57,13 +58,14 @@ func TestTheAgentHearsTheSwitchOfEachNIC(t *testing.T) {
 		node:    "gpu-01",
 		publish: func(_ context.Context, _ string, r fleet.Report) error { reports = append(reports, r); return nil },
 		ports: func(context.Context) ([]nic.Details, error) {
-			return []nic.Details{{Rail: &rail, Netdev: "ens1", State: "ACTIVE"}, {Device: "mlx5_9"}}, nil
+			return []nic.Details{{Rail: &rail, Netdev: "ens1", State: "ACTIVE"}, {Device: "mlx5_9"}, {Netdev: "ens8", State: "DOWN"}}, nil
 		},
-		now: func() time.Duration { return time.Hour }, log: slog.New(slog.DiscardHandler),
+		silent: map[string]bool{"ens8": false}, // a port that is down hears nothing, and is not silent
+		now:    func() time.Duration { return time.Hour }, log: slog.New(slog.DiscardHandler),
 	}
 	r.wait = func(context.Context, time.Duration) error {
 		heard = append(heard, r.connections()["ens1"])
-		silent = append(silent, r.silent["ens1"])
+		silent = append(silent, r.silent["ens1"] || r.silent["ens8"])
 		switch len(heard) {
 		case 1:
 			stop()
@@ -241,13 +243,18 @@ func TestANICThatCannotBeHeardIsLogged(t *testing.T) {
 	var log bytes.Buffer
 	r := &reporter{
 		ports: func(context.Context) ([]nic.Details, error) {
-			return []nic.Details{{Rail: new(0), Netdev: "none0"}}, nil
+			return []nic.Details{{Rail: new(0), Netdev: "none0", State: "ACTIVE"}, {Rail: new(1), Netdev: "none1", State: "DOWN"}}, nil
 		},
 		wait: func(context.Context, time.Duration) error { return context.Canceled },
 		log:  slog.New(slog.NewTextHandler(&log, nil)),
 	}
+	before := map[string]bool{"none0": false, "none1": true}
+	r.heard, r.silent = map[string]fleet.Connection{"none0": {Switch: "leaf"}}, before
 	if r.listen(t.Context()); told(&log) != "WARN" || !strings.Contains(log.String(), "none0") {
 		t.Errorf("the log is\n%s", log.String())
+	}
+	if !reflect.DeepEqual(r.silent, before) || len(r.heard) > 0 {
+		t.Errorf("the switches that are lost: %v, want %v; heard %v", r.silent, before, r.heard)
 	}
 }
 
@@ -256,7 +263,10 @@ func TestNICsThatCannotBeListedAreAnError(t *testing.T) {
 	t.Parallel()
 	ctx, stop := context.WithCancel(t.Context())
 	stop()
-	r := newReporter("gpu-01", time.Minute, nil, nil, slog.New(slog.DiscardHandler))
+	r := newReporter("gpu-01", 10*time.Minute, nil, nil, slog.New(slog.DiscardHandler))
+	if r.flaps.Calm != 30*time.Minute {
+		t.Errorf("with a look in ten minutes, a port is calm after %s", r.flaps.Calm)
+	}
 	if ports, err := r.ports(ctx); !errors.Is(err, context.Canceled) || ports != nil {
 		t.Errorf("it finds %v, %v", ports, err)
 	}
@@ -305,6 +315,43 @@ func TestAFullTableAndASilentSwitchAreFaults(t *testing.T) {
 		ready := m.rails()[0].Ready
 		if want := !strings.Contains(tt.want, "rail 0"); ready != want {
 			t.Errorf("%s: the metrics say %t", name, ready)
+		}
+	}
+}
+
+// TestTheAgentLooksAsOftenAsItIsTold has the pauses between looks at the NICs, and says whether it
+// listens to switches.
+func TestTheAgentLooksAsOftenAsItIsTold(t *testing.T) {
+	t.Parallel()
+	for name, tt := range map[string]struct {
+		flags agentFlags
+		want  []time.Duration
+	}{
+		"never":            {agentFlags{lldp: true}, nil},
+		"each minute":      {agentFlags{rails: time.Minute}, []time.Duration{5 * time.Second, time.Minute, time.Minute}},
+		"each second":      {agentFlags{rails: time.Second}, []time.Duration{time.Second, time.Second, time.Second}},
+		"and for switches": {agentFlags{rails: time.Second, lldp: true}, []time.Duration{time.Second, time.Second, time.Second}},
+	} {
+		var mu sync.Mutex
+		var pauses []time.Duration
+		listens := false
+		r := newReporter("gpu-01", tt.flags.rails, nil, nil, slog.New(slog.DiscardHandler))
+		r.ports = func(context.Context) ([]nic.Details, error) { return nil, errors.New("no sysfs") }
+		r.wait = func(_ context.Context, d time.Duration) error {
+			mu.Lock()
+			defer mu.Unlock()
+			if d == listenEvery {
+				listens = true
+				return errors.New("the end")
+			}
+			if pauses = append(pauses, d); len(pauses) == 3 {
+				return errors.New("the end")
+			}
+			return nil
+		}
+		tt.flags.report(t.Context(), r)() // it waits for the end
+		if !slices.Equal(pauses, tt.want) || listens != (tt.flags.lldp && tt.want != nil) {
+			t.Errorf("%s: the pauses are %v, want %v; it listens: %t", name, pauses, tt.want, listens)
 		}
 	}
 }
