@@ -15,6 +15,7 @@ import (
 	"github.com/roce-cni/roce-cni/pkg/base/cnierr"
 	"github.com/roce-cni/roce-cni/pkg/base/nlsock"
 	"github.com/roce-cni/roce-cni/pkg/plugin/conf"
+	"github.com/roce-cni/roce-cni/pkg/plugin/kernel"
 	"github.com/roce-cni/roce-cni/pkg/plugin/plan"
 )
 
@@ -91,14 +92,14 @@ func TestWhatIsInTheWayIsNamed(t *testing.T) {
 	}
 }
 
-// answering is a Linux that answers every request for a new link so.
+// answering is a Linux that answers every request for something new so.
 type answering struct {
 	nlsock.Socket
 	errno error
 }
 
 func (s answering) Exchange(ctx context.Context, reqs ...nlsock.Request) ([]nlsock.Reply, error) {
-	if reqs[0].Type != unix.RTM_NEWLINK || reqs[0].Flags&unix.NLM_F_CREATE == 0 {
+	if reqs[0].Flags&(unix.NLM_F_CREATE|unix.NLM_F_EXCL) != unix.NLM_F_CREATE|unix.NLM_F_EXCL {
 		return s.Socket.Exchange(ctx, reqs...)
 	}
 	out := make([]nlsock.Reply, len(reqs))
@@ -108,10 +109,10 @@ func (s answering) Exchange(ctx context.Context, reqs ...nlsock.Request) ([]nlso
 	return out, nil
 }
 
-// TestALinkThatLinuxDoesNotMakeHasItsReason has the answers that Linux gives.
-func TestALinkThatLinuxDoesNotMakeHasItsReason(t *testing.T) {
+// TestWhatLinuxDoesNotMakeHasItsReason has the answers that Linux gives.
+func TestWhatLinuxDoesNotMakeHasItsReason(t *testing.T) {
 	t.Parallel()
-	_, _, k := machine(t)
+	_, pod, k := machine(t)
 	ipvlan, pair := child(t), steps(t)
 	ipvlan.Mode, ipvlan.MAC = conf.L2, conf.MAC{}
 	var veth plan.Op
@@ -121,6 +122,10 @@ func TestALinkThatLinuxDoesNotMakeHasItsReason(t *testing.T) {
 		}
 	}
 	vlan := theVLAN(t, k)[0]
+	address := plan.Op{Kind: plan.Address{Link: "lo", Prefix: netip.MustParsePrefix("fd00:9::5/64")}}
+	route := plan.Op{Kind: plan.Route{Link: "lo", Table: 100, Dst: netip.MustParsePrefix("10.7.0.0/24")}}
+	rule := plan.Op{Kind: plan.Rule{From: netip.MustParsePrefix("fd00:9::5/128"), Table: 100, Priority: 7}}
+	in := plan.IP(plan.NetnsName(pod.Path))
 	for _, tt := range []struct {
 		op            plan.Op
 		errno         error
@@ -141,10 +146,24 @@ func TestALinkThatLinuxDoesNotMakeHasItsReason(t *testing.T) {
 		{vlan, unix.EOPNOTSUPP, cnierr.Unsupported, `add VLAN "nic0.7": on "nic0"`, "modprobe 8021q"},
 		{vlan, unix.EEXIST, cnierr.BadParent, `on "nic0"`, "the NIC has this VLAN already"},
 		{vlan, unix.EBUSY, cnierr.BadParent, `on "nic0"`, "a port of a bridge"},
+		{address, unix.EADDRINUSE, cnierr.AddressTaken, `add address "fd00:9::5/64": another ipvlan`, "find the ipvlan of the same NIC"},
+		{address, unix.EACCES, cnierr.IO, `add address "fd00:9::5/64": permission`, "set net/ipv6/conf/lo/disable_ipv6 to 0 in the pod"},
+		{address, unix.EAFNOSUPPORT, cnierr.Unsupported, `add address "fd00:9::5/64": `, "remove the IPv6 addresses"},
+		{address, unix.EEXIST, cnierr.IO, `add address "fd00:9::5/64": lo has 127.0.0.1/8, ::1/128`, "remove the address that is there"},
+		{route, unix.ENETUNREACH, cnierr.BadConfig, `add route "10.7.0.0/24 table 100": `, "the gateway must lie"},
+		{route, unix.EHOSTUNREACH, cnierr.BadConfig, `add route "10.7.0.0/24 table 100": `, "the gateway must lie"},
+		{route, unix.ENETDOWN, cnierr.IO, `add route "10.7.0.0/24 table 100": `, in + " link set dev lo up"},
+		{route, unix.EEXIST, cnierr.TryAgain, `add route "10.7.0.0/24 table 100": a conflicting route was removed`, "wait"},
+		{rule, unix.EPERM, cnierr.IO, `add rule "from fd00:9::5/128 priority 7": `, "root"},
+		{rule, unix.EEXIST, cnierr.RouteTaken, `add rule "from fd00:9::5/128 priority 7": there is another one: none`, "choose another"},
 	} {
 		if err := k.Through(func(s nlsock.Socket) nlsock.Socket { return answering{s, tt.errno} }); err != nil {
 			t.Fatal(err)
 		}
-		says(t, k.Do(t.Context(), tt.op), tt.code, tt.message, tt.hint)
+		err := k.Do(t.Context(), tt.op)
+		says(t, err, tt.code, tt.message, tt.hint)
+		if has := (*kernel.AddressInUseError)(nil); errors.As(err, &has) && *has != (kernel.AddressInUseError{Link: "lo", Addr: netip.MustParseAddr("fd00:9::5")}) {
+			t.Errorf("got %+v", has)
+		}
 	}
 }

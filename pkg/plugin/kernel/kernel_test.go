@@ -88,7 +88,7 @@ func TestHintsOfCheckRestoreWhatIsMissing(t *testing.T) {
 		"mark gone":       {`link set net1 alias ""`},
 		"addresses gone":  {"addr flush dev net1"},
 		"settings gone":   {"link set net1 addrgenmode eui64"},
-		"rules gone":      {"rule flush", "rule add lookup main", "-6 rule flush", "-6 rule add lookup main"},
+		"rules gone":      {"rule flush", "rule add lookup main priority 32766", "-6 rule flush", "-6 rule add lookup main priority 32766"},
 		"routes gone":     {"route flush table 100", "-6 route flush table 100", "route del default metric 50"},
 		"a rule in front": {
 			"link add eth9 type bridge", "link set eth9 up", "addr add 10.8.0.5/24 dev eth9", "route add default via 10.8.0.1 dev eth9",
@@ -111,8 +111,15 @@ func TestHintsOfCheckRestoreWhatIsMissing(t *testing.T) {
 		"a rule in front for the subnet": {
 			"link add eth9 type bridge", "link set eth9 up", "route add default dev eth9 table 77", "rule add to 10.9.0.0/24 lookup 77 priority 5",
 		},
-		"half of a rule":    {"rule del from 10.9.0.5/32 unreachable priority 32001"},
-		"a route different": {"route del default table 100"},
+		"another gateway":             {"route del default table 100", "route add default via 10.9.0.9 dev net1 table 100"},
+		"several gateways":            {"route del default table 100", "route add default table 100 nexthop via 10.9.0.1 dev net1 nexthop via 10.9.0.2 dev net1"},
+		"a route to nowhere":          {"route del default table 100", "route add prohibit default table 100"},
+		"the end on the host renamed": {"HOST link set veth1 down", "HOST link set veth1 name other1"},
+		"the end in the pod gone":     {"link del host0"},
+		"what is on the host gone":    {"HOST route flush table 8200", "HOST link set veth1 down"},
+		"neighbours gone":             {"neigh flush dev host0 nud permanent"},
+		"half of a rule":              {"rule del from 10.9.0.5/32 unreachable priority 32001"},
+		"a route different":           {"route del default table 100"},
 	}
 	for name, commands := range damages {
 		t.Run(name, func(t *testing.T) {
@@ -122,10 +129,14 @@ func TestHintsOfCheckRestoreWhatIsMissing(t *testing.T) {
 			id := fmt.Sprintf("roce-kernel-test-%d-%s", os.Getpid(), strings.ReplaceAll(name, " ", "-"))
 			pod := node.PodAt(filepath.Join(netnsDir(t), id))
 			k := open(t, pod)
-			ops := kerneltest.Attachment(kerneltest.Container(t), nic)
+			ops := steps(t)
 			do(t, k, ops...)
 			for _, c := range commands {
-				pod.IP(c)
+				if on, is := strings.CutPrefix(c, "HOST "); is {
+					node.IP(on)
+				} else {
+					pod.IP(c)
+				}
 			}
 			found := 0
 			for _, op := range ops {

@@ -5,10 +5,13 @@ package kernel_test
 
 import (
 	"errors"
+	"fmt"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"runtime"
 	"strconv"
+	"strings"
 	"testing"
 	"testing/fstest"
 	"time"
@@ -44,6 +47,20 @@ func TestEnterIsInThePodAndComesBack(t *testing.T) {
 	err := k.Enter(func() error { return unix.Stat("/proc/thread-self/ns/net", &inside) })
 	if err != nil || inside.Ino != k.ID().Ino {
 		t.Errorf("inside it was namespace %d, %v, want %d of %s", inside.Ino, err, k.ID().Ino, pod.Path)
+	}
+	for in, run := range map[uint64]func(*exec.Cmd) (func() error, error){
+		k.ID().Ino: k.Start, before: func(cmd *exec.Cmd) (func() error, error) { return func() error { return nil }, k.EnterHost(cmd.Run) },
+	} {
+		var out strings.Builder
+		cmd := exec.CommandContext(t.Context(), "readlink", "/proc/self/ns/net")
+		cmd.Stdout = &out
+		wait, err := run(cmd)
+		if err == nil {
+			err = wait()
+		}
+		if want := fmt.Sprintf("net:[%d]\n", in); err != nil || out.String() != want {
+			t.Errorf("a program is in %q, %v, want %q", out.String(), err, want)
+		}
 	}
 	if after := here(t); after != before {
 		t.Errorf("the caller went from namespace %d to %d", before, after)

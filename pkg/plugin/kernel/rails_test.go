@@ -209,6 +209,27 @@ func TestARunSaysWhichOfItsOperationsFailed(t *testing.T) {
 	}
 }
 
+func TestAnUndoThatIsOverSaysSo(t *testing.T) {
+	t.Parallel()
+	_, _, k := machine(t)
+	over, cancel := context.WithCancel(t.Context())
+	cancel()
+	for _, run := range steps(t).Runs() {
+		do(t, k, run...)
+		err := k.Undo(over, run...)
+		switch run[0].Kind.(type) {
+		case plan.Sysctl, plan.Up, plan.Adopt: // nothing is to be undone
+			if err != nil {
+				t.Errorf("%T: %v", run[0].Kind, err)
+			}
+		default:
+			wantCode(t, err, cnierr.TryAgain)
+		}
+		wantCode(t, k.Do(over, run...), cnierr.TryAgain)
+		wantCode(t, k.Check(over, run...), cnierr.TryAgain)
+	}
+}
+
 // Before 6.15 the kernel makes links in the host first, and answers EEXIST.
 func TestRunMayHaveNamesOfLinksOfTheHost(t *testing.T) {
 	t.Parallel()

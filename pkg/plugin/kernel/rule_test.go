@@ -4,7 +4,9 @@
 package kernel
 
 import (
+	"context"
 	"errors"
+	"fmt"
 	"net/netip"
 	"testing"
 
@@ -12,6 +14,7 @@ import (
 	"github.com/google/go-cmp/cmp/cmpopts"
 	"golang.org/x/sys/unix"
 
+	"github.com/roce-cni/roce-cni/pkg/base/cnierr"
 	"github.com/roce-cni/roce-cni/pkg/plugin/conf"
 	"github.com/roce-cni/roce-cni/pkg/plugin/kernel/rtnl"
 	"github.com/roce-cni/roce-cni/pkg/plugin/plan"
@@ -234,6 +237,25 @@ func TestAChangeIsSaidAsItIsShown(t *testing.T) {
 		if got := e.Error(); got != want {
 			t.Errorf("got %s, want %s", got, want)
 		}
+	}
+	const again, root = "wait, and try again (a runtime does so by itself); if the error stays, check the load of the node", needsRoot
+	own := meaning{unix.ENODEV, cnierr.BadParent, "look for it"}
+	for is, want := range map[error]cnierr.Error{
+		context.Canceled: {Code: cnierr.TryAgain, Hint: again}, context.DeadlineExceeded: {Code: cnierr.TryAgain, Hint: again},
+		rtnl.ErrInterrupted: {Code: cnierr.TryAgain, Hint: again}, unix.ENOMEM: {Code: cnierr.TryAgain, Hint: again}, unix.ENOBUFS: {Code: cnierr.TryAgain, Hint: again},
+		rtnl.ErrTooMuch: {Code: cnierr.IO, Hint: "find the program that makes so many routes, rules or links in the pod"},
+		unix.EPERM:      {Code: cnierr.IO, Hint: root}, unix.EACCES: {Code: cnierr.IO, Hint: root}, unix.EIO: {Code: cnierr.IO},
+		unix.EAFNOSUPPORT: {Code: cnierr.Unsupported, Hint: "remove the IPv6 addresses, or boot the node without ipv6.disable=1"},
+		unix.ENODEV:       {Code: cnierr.BadParent, Hint: "look for it"},
+	} {
+		want.Op, want.Subject, want.Err = "do", "it", fmt.Errorf("wrapped: %w", is)
+		got := classify("do", "it", want.Err, own)
+		if e, ok := errors.AsType[*cnierr.Error](got); !ok || *e != want || !errors.Is(classify("again", "other", fmt.Errorf("more: %w", got)), e) {
+			t.Errorf("got %+v, want %+v", got, want)
+		}
+	}
+	if gone := classify("do", "it", unix.ENODEV); cnierr.CodeOf(gone) != cnierr.IO || classify("do", "it", nil, own) != nil {
+		t.Errorf("got %v", gone)
 	}
 	for _, e := range []error{unix.ENODEV, unix.ESRCH} {
 		if got := ignore(e, unix.ENOENT, unix.ENODEV); (got == nil) != errors.Is(e, unix.ENODEV) {

@@ -120,4 +120,12 @@ func TestAVLANThatIsDifferent(t *testing.T) {
 			}
 		}
 	}
+	do(t, s.Kernel, op...)
+	s.node.IP("link set nic0 down")
+	s.node.IP("link set nic0 name other0") // the NIC: its index and its MAC tell
+	s.node.IP("link set other0 up")
+	do(t, s.Kernel, op...)
+	if err := s.Check(t.Context(), op...); err != nil {
+		t.Errorf("with another name of the NIC: %v", err)
+	}
 }
