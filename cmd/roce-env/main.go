@@ -55,19 +55,19 @@ func main() {
 		fmt.Fprintf(os.Stdout, "roce-env %s\n", buildversion.BuildVersion)
 		return
 	}
-	if err := run(os.Stdout, conf.LinkName(*ifName)); err != nil {
+	if err := run(os.Stdout, gids.Node{Sys: os.DirFS("/sys")}, conf.LinkName(*ifName)); err != nil {
 		e := cnierr.CNI("roce-env", err)
 		fmt.Fprintf(os.Stderr, "%s\nhint: %s\n", e.Msg, e.Details)
 		os.Exit(1)
 	}
 }
 
-func run(w io.Writer, only conf.LinkName) error {
+func run(w io.Writer, pod gids.Node, only conf.LinkName) error {
 	own, err := podenv.Own()
 	if err != nil {
 		return err
 	}
-	ns, err := gids.Node{Sys: os.DirFS("/sys")}.Here(context.Background(), only)
+	ns, err := pod.Here(context.Background(), only)
 	var settings advice.Settings
 	if err == nil {
 		settings, err = advice.Tell(ns)
