@@ -256,6 +256,27 @@ func TestOnlyTheKernelAnswers(t *testing.T) {
 	}
 }
 
+// An exchange that was given up may get its answer later.
+func TestALateAnswerIsNotThatOfTheNextRequest(t *testing.T) {
+	t.Parallel()
+	c := dial(t)
+	ask := func(index uint32) Request {
+		body := make([]byte, unix.SizeofIfInfomsg)
+		binary.NativeEndian.PutUint32(body[4:], index)
+		return Request{Type: unix.RTM_GETLINK, Body: body}
+	}
+	c.seq = 7
+	for _, given := range []uint32{6, 7} {
+		if err := unix.Sendto(c.fd, ask(1<<30).append(nil, given), 0, &unix.SockaddrNetlink{Family: unix.AF_NETLINK}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	replies, err := c.Exchange(t.Context(), ask(1), ask(1))
+	if err != nil || len(replies) != 2 || replies[0].Err != nil || replies[1].Err != nil || len(replies[0].Rows) != 1 || len(replies[1].Rows) != 1 {
+		t.Errorf("got %+v, %v", replies, err)
+	}
+}
+
 func TestTheFirstAttributeCanBeEnough(t *testing.T) {
 	t.Parallel()
 	for typ := range Attributes(AppendNumber(AppendNumber(nil, 1, 7), 2, 8)) {

@@ -100,8 +100,15 @@ func TestAnIpvlanOfAnotherProgramKeepsItsMode(t *testing.T) {
 	node.IP("link add link nic2 name other1 netns " + pod.Path + " type macvlan")
 	node.IP("link add link nic3 name ours0 type macvlan")
 	node.IP("link set ours0 alias " + plan.MarkPrefix + "c2/net1")
+	index, _, _ := strings.Cut(node.IP("-o link show dev nic1"), ":")
+	pod.IP("link add index " + index + " name eth9 type bridge") // which is not what other0 is on
+	pod.IP("link set eth9 up")
 	if err := k.Through(func(s nlsock.Socket) nlsock.Socket { return ipvlans{s} }); err != nil {
 		t.Fatal(err)
+	}
+	inPod := conf.Request{Mode: conf.L2, LinkInContainer: true, Rails: []conf.Rail{{Parent: conf.Parent{Name: "eth9"}}}}
+	if f, err := plan.Only(k.Facts(t.Context(), inPod)); err != nil || fmt.Sprint(f.Parent.Index) != index {
+		t.Errorf("a link of the pod: %+v, %v", f.Parent, err)
 	}
 	for mode, beside := range map[conf.Mode]string{
 		conf.Bridge: "<nil>", conf.L2: `use master "%s": the ipvlan "%s" in the namespace %s has mode l3, and all ipvlans of a NIC have one mode`,

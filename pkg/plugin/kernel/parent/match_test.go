@@ -170,14 +170,38 @@ func TestANearMissIsNamedWithWhatItHas(t *testing.T) {
 	if err == nil || !strings.HasSuffix(err.Error(), want) {
 		t.Errorf("got %v\nwant %s", err, want)
 	}
+	all := conf.Parent{
+		Function: conf.Virtual, PCI: "0000:ff:00.0", Vendors: []string{"14e4"}, DeviceIDs: []string{"1021"}, Drivers: []string{"bnxt_en"},
+		Subnet: netip.MustParsePrefix("10.1.0.0/16"), IfNames: []string{"rail9"}, LinkTypes: []string{"none"},
+	}
+	without := func(keys string) conf.Parent {
+		p := all
+		for key, unset := range map[string]func(){
+			"subnet": func() { p.Subnet = netip.Prefix{} }, "ifNames": func() { p.IfNames = nil }, "linkTypes": func() { p.LinkTypes = nil },
+			"function": func() { p.Function = "" }, "pci": func() { p.PCI = "" }, "vendors": func() { p.Vendors = nil }, "deviceIDs": func() { p.DeviceIDs = nil },
+		} {
+			if strings.Contains(keys, key) {
+				unset()
+			}
+		}
+		return p
+	}
 	for key, c := range map[string]struct {
 		p    conf.Parent
 		want string
 	}{
-		"linkTypes": {conf.Parent{LinkTypes: []string{"none"}}, "eno1 (linkTypes ether)"},
-		"deviceIDs": {conf.Parent{DeviceIDs: []string{"1021"}}, "enp11s0f0v0 (deviceIDs 101c)"},
-		"vendors":   {conf.Parent{Vendors: []string{"14e4"}}, "eno1 (vendors 8086)"},
-		"drivers":   {conf.Parent{Drivers: []string{"bnxt_en"}}, "enp11s0f0s88 (drivers mlx5_core.sf)"},
+		"all":                 {all, "enp11s0f1np1 (subnet 172.16.12.3/24 fd00:12::3/64)"},
+		"names before types":  {without("subnet"), "enp11s0f0np0 (ifNames enp11s0f0np0 rail0 an-altname-of-more-than-15)"},
+		"types before NICs":   {without("subnet ifNames"), "eno1 (linkTypes ether)"},
+		"functions before ID": {without("subnet ifNames linkTypes"), "eno1 (function physical)"},
+		"IDs before vendors":  {without("subnet ifNames linkTypes function"), "eno1 (pci 0000:01:00.0)"},
+		"vendors before type": {without("subnet ifNames linkTypes function pci"), "eno1 (vendors 8086)"},
+		"types before driver": {without("subnet ifNames linkTypes function pci vendors"), "eno1 (deviceIDs 1521)"},
+		"the driver":          {without("subnet ifNames linkTypes function pci vendors deviceIDs"), "eno1 (drivers igb)"},
+		"linkTypes":           {conf.Parent{LinkTypes: []string{"none"}}, "eno1 (linkTypes ether)"},
+		"deviceIDs":           {conf.Parent{DeviceIDs: []string{"1021"}}, "enp11s0f0v0 (deviceIDs 101c)"},
+		"vendors":             {conf.Parent{Vendors: []string{"14e4"}}, "eno1 (vendors 8086)"},
+		"drivers":             {conf.Parent{Drivers: []string{"bnxt_en"}}, "enp11s0f0s88 (drivers mlx5_core.sf)"},
 	} {
 		_, _, err := Select(t.Context(), Place{h, addrs, noRDMA, sys}, rails(2, c.p, conf.ByPCI))
 		if err == nil || !strings.Contains(err.Error(), c.want) {
@@ -240,6 +264,7 @@ func TestABondStandsForItsSlaves(t *testing.T) {
 	}{
 		{conf.Parent{Vendors: []string{"15b3"}}, 5, "want 5 NICs, got 3: bond0, bond1, ens2np0; 4 more are slaves of bonds: ens1f0np0, ens1f1np1, ens3f0np0, ens3f1np1; there is no", "count it once"},
 		{conf.Parent{IfNames: []string{"ens?f*"}}, 4, "got 0: none; 4 more are slaves of bonds: ", "write bond0, bond1 in place of slaves"},
+		{conf.Parent{PCI: "0000:ff:00.0"}, 4, "left out: bond0 (pci 0000:01:00.0), bond1 (pci 0000:03:00.0), ens2np0 (pci 0000:02:00.0)", "correct rails.match"},
 		{conf.Parent{Vendors: []string{"14e4"}}, 4, "got 0: none; left out: bond0 (vendors 15b3), bond1 (vendors 15b3), ens2np0 (vendors 15b3)", "correct rails.match"},
 	} {
 		_, _, err := Select(t.Context(), p, rails(c.count, c.match, conf.ByPCI))

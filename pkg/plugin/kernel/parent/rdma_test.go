@@ -6,6 +6,7 @@ package parent
 import (
 	"context"
 	"errors"
+	"fmt"
 	"slices"
 	"strings"
 	"testing"
@@ -177,6 +178,13 @@ func TestTheCarrierOfAPodsLinkIsKnownWhole(t *testing.T) {
 		{Name: "net13", Kind: "macvtap", Lower: rtnl.Lower{Index: 4, NSID: 3}},
 		{Name: "round", Kind: "macvtap", Lower: here(14)},
 	}
+	for i := range int32(maxStack) { // as many as there can be, one on the other
+		lower := here(1)
+		if i > 0 {
+			lower = here(14 + i)
+		}
+		pod = append(pod, rtnl.Link{Name: fmt.Sprint("up", i), Kind: "macvlan", Lower: lower})
+	}
 	node := host{
 		{Name: "none"},
 		{Name: "eth0", Dev: "0000:0b:00.0", Bus: "pci"},
@@ -217,6 +225,7 @@ func TestTheCarrierOfAPodsLinkIsKnownWhole(t *testing.T) {
 		{"net10", "", inPod(10, "0000:0b:00.4")},
 		{"net11", "", inPod(11, "", []int32{12})},
 		{"net13", "", onNode(4)},
+		{"up7", "", inPod(1, "0000:0b:00.2")},
 		{"round", "", inPod(14, "", slices.Repeat([][]int32{{14}}, len(pod))...)}, // what no kernel lists
 	} {
 		got, err := Carrier(t.Context(), in, pod.named(t, tt.link), tt.known)
