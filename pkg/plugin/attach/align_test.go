@@ -131,7 +131,9 @@ func TestAPromisedNumberIsTheSameOnNodesWithDifferentHistories(t *testing.T) {
 			t.Errorf("got the index %d, want 21", at[0])
 		}
 		w.fake.Pod(podPath("c2"))
+		forget := w.unreadable("b9")
 		_, err := w.node().Add(ctx, w.request("c2", "net1", ""))
+		forget()
 		if cnierr.CodeOf(err) != cnierr.NoGID || !strings.Contains(err.Error(), "want index 21") || !strings.Contains(err.Error(), `of container "c1"`) {
 			t.Errorf("the second pod: got %v, want code %d that names c1", err, cnierr.NoGID)
 		}

@@ -24,6 +24,7 @@ import (
 	"github.com/roce-cni/roce-cni/pkg/base/cnierr"
 	"github.com/roce-cni/roce-cni/pkg/base/netns"
 	"github.com/roce-cni/roce-cni/pkg/plugin/conf"
+	"github.com/roce-cni/roce-cni/pkg/plugin/kernel"
 	"github.com/roce-cni/roce-cni/pkg/plugin/plan"
 	"github.com/roce-cni/roce-cni/pkg/plugin/record"
 )
@@ -313,7 +314,9 @@ func TestOneHostThatAnswersForAllSetsOneAddressAside(t *testing.T) {
 	mac, err := net.ParseMAC(res.Interfaces[0].Mac)
 	must(t, err)
 	w.wire.refuse, w.wire.by = 3, conf.MAC(mac)
+	forget := w.unreadable("b9") // is no reason to name nobody
 	_, err = w.node().Add(ctx, w.request("c2", "net1", ""))
+	forget()
 	if err == nil || cnierr.CodeOf(err) != cnierr.AddressTaken || !strings.Contains(err.Error(), `container "c1"`) && !strings.Contains(err.Error(), `pod "`) {
 		t.Errorf("got %v, want code %d, and the name of the one that answers", err, cnierr.AddressTaken)
 	}
@@ -387,6 +390,24 @@ func TestAnAddressOfAnotherIpvlanIsSetAside(t *testing.T) {
 		if got[i].Address.IP.Equal(taken.Address.IP) || !strings.Contains(log.String(), "address="+addr.Unmap().String()+" ") {
 			t.Errorf("got %v, the log says %q", got[i].Address.IP, log.String())
 		}
+	}
+}
+
+// An ipvlan has no MAC by which it could be told from the next one.
+func TestAddressesOfTwoIpvlansAreSetAside(t *testing.T) {
+	t.Parallel()
+	w := newIpvlanWorld(t)
+	var taken []netip.Addr
+	w.before = func(op plan.Op, undo bool) error {
+		if a, sets := op.Kind.(plan.Address); sets && !undo && a.Prefix.Addr().Is4() && len(taken) < 2 {
+			taken = append(taken, a.Prefix.Addr())
+			return &kernel.AddressInUseError{Addr: a.Prefix.Addr()}
+		}
+		return nil
+	}
+	res := w.mustCome("c1")
+	if got := res.IPs[0].Address.IP.String(); len(taken) != 2 || taken[0] == taken[1] || got == taken[0].String() || got == taken[1].String() {
+		t.Errorf("taken are %v, got %s", taken, got)
 	}
 }
 

@@ -109,6 +109,17 @@ func TestADELWhoseRecordsBreakMeanwhileReportsIt(t *testing.T) {
 	}
 }
 
+// A pod can make its link unknown to us, and must not keep the addresses that the next pod gets.
+func TestDELTakesTheAddressesOffALinkThatThePodHasChanged(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	w.mustCome("c1")
+	w.pod.IP("link set net1 alias foo")
+	w.pod.IP("link set net1 address 02:00:00:00:00:77")
+	w.mustLeave("c1")
+	w.mustBeEmpty("after DEL")
+}
+
 func TestDELOfWhatIsSharedWorksOnAFullDisk(t *testing.T) {
 	t.Parallel()
 	w, add := sharers(t)

@@ -118,6 +118,19 @@ func TestARailMayBeSkipped(t *testing.T) {
 	w.mustBeEmpty("after DEL")
 }
 
+// A rail of which the node lacks the RDMA device is left out, too.
+func TestARailWithoutItsDeviceMayBeSkipped(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	w.config = `{"cniVersion": "1.1.0", "name": "rail", "type": "roce", "rails": [{"master": "ens1"}, {"master": {"rdma": "mlx5_9"}}], "minRails": 1,
+		"rdma": %q, "ipam": {"type": "roce-ipam", "subnets": [{"subnet": "172.17.{rail}.0/29"}]}%s}`
+	res := w.mustCome("c1")
+	rec, err := w.node().Records.Load(c1)
+	if err != nil || len(res.Interfaces) != 1 || len(rec.LeftOut) != 1 || !strings.Contains(rec.LeftOut[0], "mlx5_9") {
+		t.Errorf("got %v, the record says %q, %v", res.Interfaces, rec.LeftOut, err)
+	}
+}
+
 func TestOtherFaultsOfARailDoNotSkipIt(t *testing.T) {
 	t.Parallel()
 	w := newRailsWorld(t)

@@ -133,6 +133,14 @@ func TestErrorOfTheSecondPodNamesThePodThatHasTheDevice(t *testing.T) {
 	if err := w.node().Status(ctx, w.request("c3", "net1", "")); err != nil {
 		t.Errorf("STATUS while a pod has the device: %v", err)
 	}
+	shown := w.config
+	w.config = strings.Replace(shown, `"master": "ens1"`, `"master": {"rdma": "mlx5_0"}`, 1) // which the host does not see any more
+	again, forget := w.request("c2", "net1", ""), w.unreadable("b9")
+	if _, err := w.node().Add(ctx, again); cnierr.CodeOf(err) != cnierr.RDMAHeld || !strings.Contains(err.Error(), `"c1"`) {
+		t.Errorf("of a NIC by its device, beside a record that cannot be read: got %v, want code %d that names c1", err, cnierr.RDMAHeld)
+	}
+	w.config = shown
+	forget()
 	for _, id := range []string{"c1", "c2"} {
 		w.mustLeave(id)
 	}

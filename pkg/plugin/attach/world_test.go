@@ -486,6 +486,14 @@ func (w *world) held() []string {
 	return l
 }
 
+// unreadable makes a record of another container that cannot be read. The function that it returns removes it.
+func (w *world) unreadable(id string) (forget func()) {
+	w.t.Helper()
+	must(w.t, os.MkdirAll(filepath.Join(w.dir, "attachments", id), 0o700))
+	write(w.t, w.file(id, "net1.json"), "{")
+	return func() { must(w.t, os.RemoveAll(filepath.Join(w.dir, "attachments", id))) }
+}
+
 // files returns what is in the folder of records.
 func (w *world) files() []string {
 	w.t.Helper()

@@ -224,6 +224,9 @@ func TestAddressIsInQuarantineBeforeAnotherPodGetsIt(t *testing.T) {
 	if l := n.mustLease(ask("b", s)); l[0] != first[0]+" early" || !strings.Contains(n.log.String(), "all free addresses are in quarantine") {
 		t.Errorf("got %v, log %q", l, n.log.String())
 	}
+	if list, err := n.book().List(ctx, "rail"); err != nil || len(list) != 1 || !list[0].Early {
+		t.Errorf("listed as %+v, %v, want it to be early", list, err)
+	}
 	n.release("b")
 	n.now += 2 * time.Minute
 	if l := n.mustLease(ask("c", s)); l[0] != first[0] {

@@ -297,6 +297,9 @@ func TestRejectedAddressOfNoGroupGoesAlone(t *testing.T) {
 	n.mustLease(a)
 	must(t, n.book().Reject(ctx, a, a.Requested[:1]))
 	n.wantEntries("rail 10.0.0.7 conflict a 0s", "rail 10.1.0.7 leased a 0s")
+	if u := n.usage(a); u[0].Leased+u[1].Quarantined != 0 || u[0].Quarantined+u[1].Leased != 2 || u[0].Refused != 1 {
+		t.Errorf("used are %+v", u)
+	}
 }
 
 func TestRejectWithoutAnotherSlotGivesWhatThereIs(t *testing.T) {

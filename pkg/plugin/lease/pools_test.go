@@ -49,6 +49,29 @@ func TestAFullRailPoolIsToldByTheBlocksOfTheNode(t *testing.T) {
 	n.acquire("pod-9", "")
 }
 
+// ADD needs an address of each subnet. Of those in quarantine it is enough that one has rested.
+func TestAPoolServesWhileEachSubnetHasAnAddress(t *testing.T) {
+	t.Parallel()
+	n := newNode(t, source{config: `"master": "ens1", "ipam": {"type": "roce-ipam", "quarantine": "1h", "subnets": [{"subnet": "10.4.0.0/29"}, {"subnet": "10.8.0.0/31"}]}`})
+	n.refuse = true
+	status := func(when string, want bool) {
+		t.Helper()
+		if err := n.claim("pod-9", "").Status(t.Context()); (err == nil) != want || err != nil && !strings.Contains(err.Error(), "subnet 10.8.0.0/31 is exhausted") {
+			t.Errorf("%s: got %v", when, err)
+		}
+	}
+	n.acquire("pod-0", "")
+	status("one of two addresses is leased", true)
+	n.acquire("pod-1", "")
+	status("both are leased", false)
+	must(t, n.allocator().Release(t.Context(), n.record("pod-0")))
+	n.now += 40 * time.Minute
+	must(t, n.allocator().Release(t.Context(), n.record("pod-1")))
+	status("both are in quarantine", false)
+	n.now += 40 * time.Minute
+	status("one has rested", true)
+}
+
 // TestTheRailsOfAnAttachmentHaveOneHostIndex: the n-th subnets of a family belong together.
 func TestTheRailsOfAnAttachmentHaveOneHostIndex(t *testing.T) {
 	t.Parallel()

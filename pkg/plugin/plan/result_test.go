@@ -111,6 +111,9 @@ func TestAResultThatNoPlanCanHaveIsRefused(t *testing.T) {
 			t.Errorf("%s, %s: got %v, want %s", c.ips, c.routes, err, c.says)
 		}
 	}
+	if _, err := plan.ReadLease([]byte(strings.Repeat("no result ", 100)), "1.1.0"); err == nil || !strings.Contains(err.Error(), "no result") || len(err.Error()) > 500 {
+		t.Errorf("of a long text: got %v", err)
+	}
 	got, err := read(`{"address": "172.16.11.9/24", "gateway": "0.0.0.0"}`, route+`, "gw": "0.0.0.0", "table": 0}, {"dst": "10.3.0.0/16", "gw": "0.0.0.0", "scope": 254}`)
 	want := plan.Lease{Addresses: []plan.LeasedAddress{{Prefix: netip.MustParsePrefix("172.16.11.9/24")}}, Routes: []pool.Route{
 		{Dst: netip.MustParsePrefix("10.1.0.0/16"), Scope: new(253)}, {Dst: netip.MustParsePrefix("10.3.0.0/16"), Scope: new(254)},
