@@ -21,7 +21,7 @@ func TestManyPodsHaveBoundedRowsAndTheSameSum(t *testing.T) {
 	for i := range 3 * MaxRows {
 		in = append(in, Row{
 			Device: fmt.Sprintf("rxe%d", i%2), User: User{Kind: "pod", Namespace: "ml", Pod: fmt.Sprint(i)},
-			QueuePairs: map[string]int{"RC": i, "UD": 1}, Contexts: 1, Regions: 2, RegionBytes: 3, Connections: 4,
+			QueuePairs: map[string]int{"RC": i, "UD": 1}, Contexts: 1, Regions: 2, RegionBytes: 3, Connections: 4, HeldGIDs: 1,
 		})
 	}
 	for range 2 { // two modules, which are one user here
@@ -39,13 +39,14 @@ func TestManyPodsHaveBoundedRowsAndTheSameSum(t *testing.T) {
 				sum.QueuePairs[name] += n
 			}
 			sum.Contexts, sum.Regions, sum.Connections, sum.RegionBytes = sum.Contexts+r.Contexts, sum.Regions+r.Regions, sum.Connections+r.Connections, sum.RegionBytes+r.RegionBytes
+			sum.HeldGIDs += r.HeldGIDs
 		}
 		return sum
 	}
 	if diff := cmp.Diff(total(in), total(out)); diff != "" {
 		t.Errorf("the sums differ (-in +out)\n%s", diff)
 	}
-	if out[0].Pod != "0" || out[0].Contexts != 1 || out[0].HeldGIDs != 5 || out[1].Pod != fmt.Sprint(3*MaxRows-1) {
+	if out[0].Pod != "0" || out[0].Contexts != 1 || out[0].HeldGIDs != 6 || out[1].Pod != fmt.Sprint(3*MaxRows-1) {
 		t.Errorf("the first row is %+v, want the pod with the most queue pairs", out[0])
 	}
 	seen := map[string]bool{}
@@ -76,6 +77,9 @@ func TestWhatIsWrittenIsRead(t *testing.T) {
 	want := Counts{Until: time.Now().UTC().Round(0), Rows: []Row{{Device: "rxe0", User: User{Kind: "host"}, QueuePairs: map[string]int{"RC": 1}}}}
 	if err := f.Write(want); err != nil {
 		t.Fatal(err)
+	}
+	if info, err := os.Stat(f.Dir + "/counts"); err != nil || info.Mode() != 0o600 {
+		t.Errorf("the file is %v, %v", info.Mode(), err)
 	}
 	got, err := f.Read()
 	if err != nil {

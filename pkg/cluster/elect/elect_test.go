@@ -314,6 +314,10 @@ func TestALeaseIsMadeAgainAndKeepsWhatOthersWrote(t *testing.T) {
 		if got := *s.lease; got.Labels["team"] != "net" || *got.Spec.HolderIdentity != "a" || *got.Spec.LeaseDurationSeconds != 15 {
 			t.Errorf("%+v", got)
 		}
+		acquired, renewed := time.Since(s.lease.Spec.AcquireTime.Time), time.Since(s.lease.Spec.RenewTime.Time)
+		if acquired < time.Minute || acquired > time.Minute+elect.Pause || renewed > elect.Pause {
+			t.Errorf("it says that it was acquired %v ago, and renewed %v ago", acquired, renewed)
+		}
 		wantElected(t, s, "a")
 		_ = a.end()
 	})

@@ -6,6 +6,7 @@ package grant_test
 import (
 	"context"
 	"io"
+	"net/netip"
 	"os"
 	"path/filepath"
 	"strings"
@@ -174,6 +175,11 @@ func TestASlotOfUnknownAddressesStaysWhilePodsHaveAny(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		o := open(t, func(o *fixture) {
 			o.leased("db-0", o.taken("a", "db-0").Spec.Slot)
+			other := ipam.Ask{Pool: "other", Owner: ipam.Owner{Network: "net", ContainerID: "c1", IfName: "net1"}}
+			other.Subnets = []ipam.Subnet{{Prefix: netip.MustParsePrefix("10.0.2.0/24")}} // which does not count
+			if _, err := o.config().Leases.Acquire(t.Context(), other); err != nil {
+				t.Fatal(err)
+			}
 			for name, spec := range map[string]sticky.Spec{
 				"compute.7-s512": {Rack: "7", Slot: 512, Pod: "db-7"}, "compute-s600": {Slot: 600, Pod: "db-8"},
 			} {
@@ -217,7 +223,7 @@ func TestALeaseThatARestoreHasRemovedIsMadeAgain(t *testing.T) {
 func TestWhatGotNoAnswerIsReleasedSoon(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		o := open(t, func(*fixture) {})
-		time.Sleep(time.Minute)
+		time.Sleep(time.Minute + 500*time.Millisecond) // between two looks
 		done := false
 		o.store.Fault = func(op blocktest.Op, _ string) blocktest.Fault {
 			if op == blocktest.Create && !done {
@@ -258,6 +264,13 @@ func TestABusyServerIsLeftAlone(t *testing.T) {
 		}
 		if a := o.ask("db-0", 10*time.Second); !a.Granted() {
 			t.Errorf("after that it gets %+v", a)
+		}
+		o.tell(func() { busy = true })
+		o.ask("db-1", 0) // which hears it first
+		o.tell(func() { busy = false })
+		before = o.store.Calls(blocktest.List) + o.store.Calls(blocktest.Create)
+		if a := o.ask("db-1", 15*time.Second); !strings.Contains(a.Wait, "the server is busy, for ") || o.store.Calls(blocktest.List)+o.store.Calls(blocktest.Create) != before {
+			t.Errorf("it gets %+v, and the server was asked", a)
 		}
 	})
 }

@@ -225,6 +225,9 @@ func TestAPodWaitsOnce(t *testing.T) {
 			t.Errorf("got %+v", a)
 		}
 		o.tell(func() { o.fault = errors.New("it overlaps another") })
+		if a := o.ask("db-0", 0); !a.Granted() {
+			t.Errorf("what it has got already, it gets %+v", a)
+		}
 		o.ask("db-1", grant.Patience+time.Second)
 		time.Sleep(2 * time.Minute)
 		if a := o.ask("db-1", 0); a.Wait == "" {
@@ -251,6 +254,9 @@ func TestAnUnreachableServerIsTroubleUntilItAnswers(t *testing.T) {
 		if want := block.Explain(block.ErrUnknown).Error(); a.None != want {
 			t.Errorf("got %+v, want %q", a, want)
 		}
+		if got := o.store.Calls(blocktest.List); got > 70 { // one for each of 62 requests of ADDs
+			t.Errorf("%d lists without an answer", got)
+		}
 		o.tell(func() { o.away = false })
 		time.Sleep(2 * time.Minute)
 		o.heard(map[string]string{}, map[string]int{"none": 1})
@@ -269,15 +275,30 @@ func TestASlotThatNoPodLeasesIsReleasedAfterItsGrant(t *testing.T) {
 				return all(op, name)
 			}
 		})
-		if a := o.ask("db-0", 0); !a.Granted() || o.held() != 1 {
-			t.Fatalf("got %+v, and the node holds %d", a, o.held())
+		for _, pod := range []string{"db-0", "db-1"} {
+			if a := o.ask(pod, 0); !a.Granted() {
+				t.Fatalf("%s gets %+v", pod, a)
+			}
 		}
+		before := o.store.Calls(stickytest.Update)
 		o.tell(func() { o.away = true })
 		time.Sleep(2 * grant.Time)
-		o.heard(map[string]string{"sticky addresses": block.ErrUnknown.Error()}, map[string]int{"granted": 1})
+		o.heard(map[string]string{"sticky addresses": block.ErrUnknown.Error()}, map[string]int{"granted": 2})
+		if got := o.store.Calls(stickytest.Update) - before; got < 1 || got > 3 {
+			t.Errorf("%d requests without an answer in ten seconds, want one at a time", got)
+		}
+		granted := 0
+		for _, pod := range []string{"db-0", "db-1"} {
+			if a := o.ask(pod, 0); a.Granted() {
+				granted++
+			}
+		}
+		if granted != 1 { // the one that it has tried to release may be another node's now
+			t.Errorf("without a server, %d of two get their addresses again, want 1", granted)
+		}
 		o.tell(func() { o.away = false })
 		time.Sleep(time.Minute)
-		if o.heard(map[string]string{}, map[string]int{"granted": 1}); o.held() != 0 {
+		if o.heard(map[string]string{}, map[string]int{"granted": 3}); o.held() != 0 {
 			t.Errorf("the node holds %d, and no pod uses them", o.held())
 		}
 	})
