@@ -121,6 +121,9 @@ func TestAVLANThatIsDifferent(t *testing.T) {
 		}
 	}
 	do(t, s.Kernel, op...)
+	if err := s.Check(t.Context(), plan.OnHost(op[0].Kind.(plan.VLAN).Settings())...); err != nil {
+		t.Errorf("what the host must not do in the VLAN: %v", err)
+	}
 	s.node.IP("link set nic0 down")
 	s.node.IP("link set nic0 name other0") // the NIC: its index and its MAC tell
 	s.node.IP("link set other0 up")

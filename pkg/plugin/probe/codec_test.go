@@ -7,6 +7,7 @@ import (
 	"encoding/binary"
 	"encoding/hex"
 	"net/netip"
+	"reflect"
 	"strings"
 	"testing"
 
@@ -89,6 +90,16 @@ func TestFramesAreByteForByteWhatTheRFCsSay(t *testing.T) {
 			}
 			if diff := cmp.Diff(hex.EncodeToString(unhex(t, c.want)), hex.EncodeToString(a.frame)); diff != "" {
 				t.Errorf("frame (-want +got):\n%s", diff)
+			}
+			want := ask{target: c.target, about: c.target.Addr, claims: strings.Contains(c.want, "a1a2a3a4a5a6")}
+			if strings.Contains(name, "for the gateway") || strings.Contains(name, "of the gateway") {
+				want.about = c.target.Gateway
+			}
+			if want.claims && want.about.Is6() { // the owner answers to all, and a rival asks the group of the address
+				want.groups = []netip.Addr{netip.MustParseAddr("ff02::1:ff0a:5"), netip.MustParseAddr("ff02::1")}
+			}
+			if a.frame = nil; !reflect.DeepEqual(*a, want) {
+				t.Errorf("got %+v, want %+v", *a, want)
 			}
 		})
 	}
