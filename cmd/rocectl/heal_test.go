@@ -4,12 +4,27 @@
 package main
 
 import (
+	"bufio"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net/netip"
 	"os"
 	"path/filepath"
+	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
 
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/roce-cni/roce-cni/cmd/internal/plugin"
+	"github.com/roce-cni/roce-cni/pkg/base/netns"
+	"github.com/roce-cni/roce-cni/pkg/plugin/conf"
+	"github.com/roce-cni/roce-cni/pkg/plugin/kernel/kerneltest"
+	"github.com/roce-cni/roce-cni/pkg/plugin/plan"
+	"github.com/roce-cni/roce-cni/pkg/plugin/record"
 	"github.com/roce-cni/roce-cni/pkg/plugin/settings"
 )
 
@@ -62,4 +77,78 @@ func TestHealDoesWhatTheSettingsWant(t *testing.T) {
 			t.Errorf("other settings are seen after %s", ended)
 		}
 	})
+}
+
+// TestHealRestoresWhatItsLevelAllows, also what was lost before it began, and it ends when it is told to.
+// A pod has lost a link and a rule.
+func TestHealRestoresWhatItsLevelAllows(t *testing.T) {
+	n := kerneltest.NewNode(t)
+	dir := t.TempDir()
+	before := settingsFile
+	settingsFile = filepath.Join(dir, "node.json")
+	defer func() { settingsFile = before }()
+	pod := n.PodAt(filepath.Join(dir, "pod"))
+	pod.IP("link add net1 type veth peer name peer")
+	there, err := netns.At(pod.Path)
+	boot, err2 := plugin.BootID()
+	if err = errors.Join(err, err2); err != nil {
+		t.Fatal(err)
+	}
+	rec := record.Record{
+		Network: "rails", Attachment: conf.Attachment{ContainerID: "c1", IfName: "net1"}, Pod: conf.Pod{Namespace: "ml", Name: "job"}, Netns: pod.Path, NetnsID: there.ID, Committed: true,
+		Plan: plan.Plan{Interfaces: []plan.Interface{{Name: "net1"}}, Ops: plan.InPod(plan.Up{Link: "net1"}, plan.Rule{From: netip.MustParsePrefix("172.16.0.5/32"), Table: 100, Priority: 32000})},
+	}
+	state := filepath.Join(dir, "state")
+	for _, c := range []struct {
+		level, until, want string
+		up, rule           bool
+	}{
+		{"off", "healing", "healing heal=off\n", false, false},
+		{"routes", "healed", "healing heal=routes\nhealed pod=ml/job container=c1 interface=net1 network=rails made=[rule]\n", false, true},
+		{"all", "healed", "healing heal=all\nhealed pod=ml/job container=c1 interface=net1 network=rails made=[up]\n", true, true},
+	} {
+		if err := os.WriteFile(settingsFile, fmt.Appendf(nil, `{"version": 1, "stateDir": %q, "heal": %q}`, state, c.level), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		ctx, stop := context.WithTimeout(t.Context(), time.Minute)
+		reader, writer := io.Pipe()
+		var log strings.Builder
+		ended := make(chan bool)
+		go func() {
+			for lines := bufio.NewScanner(reader); lines.Scan(); {
+				_, said, _ := strings.Cut(lines.Text(), " msg=")
+				said, _, _ = strings.Cut(said, " took=")
+				log.WriteString(said + "\n")
+				if strings.HasPrefix(said, c.until) {
+					stop()
+				}
+			}
+			close(ended)
+		}()
+		cmd := healCommand(&nodeFlags{})
+		cmd.SetErr(writer)
+		cmd.SetArgs([]string{})
+		err := cmd.ExecuteContext(ctx)
+		_ = writer.Close()
+		<-ended
+		stop()
+		up, rule := strings.Contains(pod.IP("-br link show dev net1"), ",UP"), strings.Contains(pod.IP("rule show priority 32000"), "172.16.0.5")
+		if diff := cmp.Diff(c.want, log.String()); diff != "" || err != nil || up != c.up || rule != c.rule {
+			t.Errorf("%s: the link is up: %t, the rule is there: %t, %v (-want +got)\n%s", c.level, up, rule, err, diff)
+		}
+		if c.level == "off" {
+			if _, err := os.Stat(state); err == nil {
+				t.Error("it makes a folder")
+			}
+			records := record.Store{Dir: state, BootID: boot}
+			release, err := records.Lock(t.Context(), rec.ContainerID)
+			if err == nil {
+				err = records.Save(rec)
+				release()
+			}
+			if err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
 }
