@@ -22,6 +22,7 @@ import (
 	"github.com/roce-cni/roce-cni/pkg/plugin/kernel/kerneltest"
 	"github.com/roce-cni/roce-cni/pkg/plugin/kernel/rtnl"
 	"github.com/roce-cni/roce-cni/pkg/plugin/plan"
+	"github.com/roce-cni/roce-cni/pkg/plugin/rdma/gidtable"
 	"github.com/roce-cni/roce-cni/pkg/plugin/rdma/nldev"
 	"github.com/roce-cni/roce-cni/pkg/plugin/record"
 )
@@ -198,7 +199,8 @@ func (r reads) Open(name string) (fs.File, error) {
 // entries of another device that both have, or none.
 func TestANamespaceIsLookedAtOnce(t *testing.T) {
 	t.Parallel()
-	pod := kerneltest.NewNode(t).PodAt(filepath.Join(t.TempDir(), "pod"))
+	node := kerneltest.NewNode(t)
+	pod := node.PodAt(filepath.Join(t.TempDir(), "pod"))
 	there, err := netns.At(pod.Path)
 	if err != nil {
 		t.Fatal(err)
@@ -228,5 +230,20 @@ func TestANamespaceIsLookedAtOnce(t *testing.T) {
 	sys.MapFS[gid] = &fstest.MapFile{Data: []byte("no GID")}
 	if _, _, err := n.views(t.Context(), []Port{portOf("mlx5_9", "ens9")}, nil); err == nil {
 		t.Error("a table that cannot be read is no error")
+	}
+	if _, err := os.Stat(plan.FillerNetns); err == nil {
+		t.Skip("a node with fillers")
+	}
+	if err := os.MkdirAll(filepath.Dir(plan.FillerNetns), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	node.PodAt(plan.FillerNetns) // it is looked at if the host shows no filler
+	filler := gidtable.Entry{GID: plan.FillerRange.Addr(), Type: gidtable.RoCEv2, Netdev: string(plan.Child{Parent: "ens9"}.Fillers().Name)}
+	for want, entries := range [][]gidtable.Entry{{filler}, nil} {
+		host := portOf("mlx5_9", "ens9")
+		n.Records, sys.of[gid], host.Entries = nil, 0, entries
+		if _, _, err := n.views(t.Context(), []Port{host}, nil); sys.of[gid] != want || (err != nil) != (want > 0) {
+			t.Errorf("the host shows the fillers %v: %d reads of the table, error %v", entries, sys.of[gid], err)
+		}
 	}
 }

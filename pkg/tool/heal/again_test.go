@@ -4,6 +4,7 @@
 package heal
 
 import (
+	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -68,6 +69,11 @@ func TestAnErrorIsSaidOfEachPodAndEachTime(t *testing.T) {
 		says(2)
 		m.lacks(container(0), bad(0))
 		says(3)
+		m.lacks(container(2), errors.Join(bad(8), bad(9)))
+		says(4)
+		if last, want := m.said(t)[3], errors.Join(bad(8), bad(9)).Error(); last.ContainerID != container(2).ContainerID || last.Error != want {
+			t.Errorf("said %+v, want %q", last, want)
+		}
 	})
 }
 
@@ -98,7 +104,7 @@ func TestAResetThatFailsIsSaidAndTriedLater(t *testing.T) {
 		m.lacks(container(0), &rdma.MovedError{Port: "mlx5_0/1", Was: 3, Is: 4})
 		time.Sleep(time.Minute)
 		synctest.Wait()
-		if said := m.said(t); len(said) != 1 || !strings.Contains(said[0].Error, "mlx5_0") || m.looks-before < 2 {
+		if said := m.said(t); len(said) != 1 || !strings.Contains(said[0].Error, "set GIDs of") || m.looks-before < 2 {
 			t.Errorf("said %+v after %d looks", said, m.looks-before)
 		}
 	})

@@ -24,6 +24,7 @@ import (
 	"github.com/roce-cni/roce-cni/pkg/base/pace"
 	"github.com/roce-cni/roce-cni/pkg/plugin/calls"
 	"github.com/roce-cni/roce-cni/pkg/plugin/conf"
+	"github.com/roce-cni/roce-cni/pkg/plugin/kernel"
 	"github.com/roce-cni/roce-cni/pkg/plugin/plan"
 	"github.com/roce-cni/roce-cni/pkg/plugin/rdma"
 	"github.com/roce-cni/roce-cni/pkg/plugin/record"
@@ -176,6 +177,11 @@ func TestTheOtherNetworkOfAPodIsFollowedWhenOneIsGone(t *testing.T) {
 			m.mu.Lock()
 			defer m.mu.Unlock()
 			m.why[at] = record.ErrNotExist
+		},
+		"without namespace at a look": func(m *machine, _ *testing.T, at conf.Attachment) {
+			m.mu.Lock()
+			defer m.mu.Unlock()
+			m.why[at] = kernel.ErrNetnsGone
 		},
 		"gone at a call": func(m *machine, t *testing.T, at conf.Attachment) {
 			fatal(t, m.Records.Delete(at))
@@ -386,11 +392,13 @@ func TestAChangeOfWhatAnAttachmentHasConcernsIt(t *testing.T) {
 		"a route of the host comes":   {routes, Event{NSID: own}, false, false},
 		"without routes of the host":  {in, Event{NSID: own, Gone: true}, false, false},
 		"an RDMA device":              {routes, Event{RDMA: true}, false, false},
+		"an RDMA device that it has":  {append(plan.InPod(plan.GID{Targets: []plan.GIDTarget{{Link: "net1"}}}), links...), Event{RDMA: true}, true, true},
 	} {
 		a := of(record.Record{Attachment: container(5), Network: "rails", Pod: podOf(container(5)), Plan: plan.Plan{Ops: tt.ops}})
 		want := attachment{
 			at: container(5), network: "rails", pod: podOf(container(5)), parents: []string{"r0", "r0.7"}, nics: map[string]string{"net1": "r0"},
-			host: len(tt.ops) > len(links) && tt.ops[len(links)].Place == plan.Host, links: []string{"veth1"}, state: state{due: never},
+			rdma: plan.Is[plan.GID](tt.ops[0]), host: plan.Is[plan.Route](tt.ops[len(tt.ops)-1]) && tt.ops[len(tt.ops)-1].Place == plan.Host,
+			links: []string{"veth1"}, state: state{due: never},
 		}
 		if want.host {
 			want.links = append(want.links, "veth1")
@@ -432,41 +440,43 @@ func TestACallIsAReasonToLookOnce(t *testing.T) {
 // The healer looks at an attachment at once when its NIC changes, however long it would wait.
 func TestAnErrorOfANICIsToldOnceAndEndsWithTheNIC(t *testing.T) {
 	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		m := newMachine(t, 5)
-		synctest.Wait()
-		m.nic = cnierr.New(cnierr.BadParent, "select master", "r0", "", "there is no such interface")
-		for i := range 5 {
-			m.damage(container(i))
-			m.tells(container(i))
-		}
-		time.Sleep(time.Hour)
-		synctest.Wait()
-		if said := m.said(t); len(said) != 1 || said[0].Code != cnierr.BadParent {
-			t.Fatalf("said %+v, want one error", said)
-		}
-		m.mu.Lock()
-		m.nic = nil
-		m.mu.Unlock()
-		m.Note(Event{NSID: own, Link: "r0"})
-		time.Sleep(time.Second)
-		synctest.Wait()
-		if len(m.damaged) > 0 {
-			t.Errorf("%d attachments are damaged a second after the NIC came back", len(m.damaged))
-		}
-		time.Sleep(time.Hour)
-		synctest.Wait()
-		m.mu.Lock()
-		m.nic = cnierr.New(cnierr.BadParent, "select master", "r0", "", "there is no such interface")
-		m.mu.Unlock()
-		m.damage(container(0))
-		m.tells(container(0))
-		time.Sleep(time.Minute)
-		synctest.Wait()
-		if said := m.said(t); len(said) != 2+5 { // five repairs
-			t.Errorf("said %+v, want the error of the NIC again", said)
-		}
-	})
+	for _, code := range []cnierr.Code{cnierr.BadParent, cnierr.NoRDMA, cnierr.RDMAHeld} {
+		synctest.Test(t, func(t *testing.T) {
+			m := newMachine(t, 5)
+			synctest.Wait()
+			m.nic = cnierr.New(code, "select master", "r0", "", "there is no such interface")
+			for i := range 5 {
+				m.damage(container(i))
+				m.tells(container(i))
+			}
+			time.Sleep(time.Hour)
+			synctest.Wait()
+			if said := m.said(t); len(said) != 1 || said[0].Code != code {
+				t.Fatalf("said %+v, want one error", said)
+			}
+			m.mu.Lock()
+			m.nic = nil
+			m.mu.Unlock()
+			m.Note(Event{NSID: own, Link: "r0"})
+			time.Sleep(time.Second)
+			synctest.Wait()
+			if len(m.damaged) > 0 {
+				t.Errorf("%d attachments are damaged a second after the NIC came back", len(m.damaged))
+			}
+			time.Sleep(time.Hour)
+			synctest.Wait()
+			m.mu.Lock()
+			m.nic = cnierr.New(code, "select master", "r0", "", "there is no such interface")
+			m.mu.Unlock()
+			m.damage(container(0))
+			m.tells(container(0))
+			time.Sleep(time.Minute)
+			synctest.Wait()
+			if said := m.said(t); len(said) != 2+5 { // five repairs
+				t.Errorf("said %+v, want the error of the NIC again", said)
+			}
+		})
+	}
 }
 
 // The errors of 20 pods that one event of their NIC harmed are one message with their number.

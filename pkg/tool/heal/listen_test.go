@@ -101,6 +101,39 @@ func TestAMessageOfTheKernelIsAChange(t *testing.T) {
 	}
 }
 
+// TestChangesOfBothFamiliesAreHeard: of links, addresses, routes and rules.
+func TestChangesOfBothFamiliesAreHeard(t *testing.T) {
+	t.Parallel()
+	node := kerneltest.NewNode(t)
+	l, err := listenNetwork()
+	fatal(t, err)
+	node.IP("link add veth7 type veth peer name veth8")
+	node.IP("link set veth7 up")
+	for family, addrs := range map[string][2]string{"-4": {"192.0.2.1/24", "198.51.100.0/24"}, "-6": {"fd00::1/64", "fd01::/64"}} {
+		node.IP(family + " addr add " + addrs[0] + " dev veth7")
+		node.IP(family + " route add " + addrs[1] + " dev veth7")
+		node.IP(family + " rule add to " + addrs[1] + " lookup 100")
+	}
+	type change struct{ typ, family int }
+	missing := map[change]bool{{unix.RTM_NEWLINK, unix.AF_UNSPEC}: true}
+	for _, typ := range []int{unix.RTM_NEWADDR, unix.RTM_NEWROUTE, unix.RTM_NEWRULE} {
+		missing[change{typ, unix.AF_INET}], missing[change{typ, unix.AF_INET6}] = true, true
+	}
+	end := time.AfterFunc(5*time.Second, l.close)
+	defer end.Stop()
+	for err == nil && len(missing) > 0 {
+		var msgs []syscall.NetlinkMessage
+		_, msgs, err = l.next()
+		for _, m := range msgs {
+			delete(missing, change{int(m.Header.Type), int(m.Data[0])})
+		}
+	}
+	l.close()
+	if len(missing) > 0 {
+		t.Errorf("not heard, type and family: %v (%v)", missing, err)
+	}
+}
+
 // TestOnlyTheFileOfTheCallsIsReadAgain when a file of its folder is written to.
 func TestOnlyTheFileOfTheCallsIsReadAgain(t *testing.T) {
 	t.Parallel()

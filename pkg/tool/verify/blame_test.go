@@ -41,7 +41,7 @@ func (m member) Test(address string, with Tests) ([]report.Answer, error) {
 		return nil, fmt.Errorf("%s is called %s", address, with.Peer)
 	case m.name == "gone":
 		return nil, fmt.Errorf("%w: EOF", ErrGone)
-	case address == "gone", address == "flaky" && m.odd():
+	case address == "gone", address == "shy", address == "flaky" && m.odd():
 		return nil, errors.New("connection refused")
 	}
 	m.mu.Lock()
@@ -403,6 +403,10 @@ func TestAPodThatDoesNotAnswerStopsNothing(t *testing.T) {
 	r = All(t.Context(), seats(noFaults, names...), Tests{}, false, func(int, int) {})
 	if got := r.Summary(); got != "24 ok, 0 problems, 4 cannot tell" {
 		t.Errorf("every second one cannot reach it: got %s", got)
+	}
+	r = All(t.Context(), seats(noFaults, "a", "b", "c", "d", "shy", "f", "g", "h"), Tests{}, false, func(int, int) {})
+	if got := r.Summary(); got != "24 ok, 0 problems, 4 cannot tell" {
+		t.Errorf("four cannot reach it, and it reaches others meanwhile: got %s", got)
 	}
 	r = All(t.Context(), seats(noFaults, "dead", "b", "c"), Tests{}, false, func(int, int) {})
 	if got := r.Summary(); got != "1 ok, 0 problems, 1 cannot tell" {
