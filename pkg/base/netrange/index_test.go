@@ -52,6 +52,9 @@ func FuzzIndex(f *testing.F) {
 
 func TestNumbersBeyondASubnetAreNoAddressesOfIt(t *testing.T) {
 	t.Parallel()
+	if n := netrange.ToNumber(netip.MustParseAddr("::1:0:0:0:5")); n != math.MaxUint64 {
+		t.Errorf("one past 64 bits is number %d", n)
+	}
 	for subnet, n := range map[string]uint64{
 		"10.0.0.0/24": 256, "10.0.1.0/24": 257, "10.0.255.0/24": math.MaxUint64, "0.0.0.0/0": 1 << 32, "fd00::/96": 1 << 32, "10.0.0.1/32": 1,
 	} {

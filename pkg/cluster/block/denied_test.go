@@ -77,7 +77,7 @@ func (d *denying) machine(_ context.Context, node string) (string, error) {
 
 // TestAClaimEndsWithTheFirstAnswerThatIsFinal denies each call of a claim, one by one. The pool has
 // blocks of other nodes, some with our machine-id, where the node begins. The next claim of the
-// same process gets one block, and no other is left.
+// same process is denied at its first call, and the one after it gets one block. No other is left.
 func TestAClaimEndsWithTheFirstAnswerThatIsFinal(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct {
@@ -135,6 +135,10 @@ func TestAClaimEndsWithTheFirstAnswerThatIsFinal(t *testing.T) {
 			}
 			if c.blocks == 4 {
 				continue
+			}
+			d.nth = d.calls // and once more: it repeats the name without an answer, and tries no other
+			if _, err := w.Claim(t.Context(), s, nil); cnierr.CodeOf(err) != cnierr.NotAvailable {
+				t.Errorf("%s: after call %d, %s, the next is denied: %v", name, nth, d.denied, err)
 			}
 			got := mustClaim(t, w, s)
 			owned := 0

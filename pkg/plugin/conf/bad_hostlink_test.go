@@ -56,7 +56,7 @@ func TestFaultsOfHostLink(t *testing.T) {
 
 func TestHostLinkGivesTheDefaultRoute(t *testing.T) {
 	t.Parallel()
-	own := `"rails": [{"master": "ens1f0", "ifName": "rail0"}, {"master": "mgmt0", "ifName": "net1"}], `
+	own := `"rails": [{"master": "ens1f0", "ifName": "rail0", "routing": "none"}, {"master": "mgmt0", "ifName": "net1"}], `
 	for members, linked := range map[string]int{
 		eight + `, `: 0,
 		own:          1,

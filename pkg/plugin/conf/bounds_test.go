@@ -42,6 +42,18 @@ func TestLongInputIsRefused(t *testing.T) {
 		"ipam.subnets[0].ranges": {256, func(n int) string {
 			return `"ipam": {"type": "roce-ipam", "subnets": [{` + one + `"ranges": [` + listed(n, `"10.0.%d.1"`) + `]}]}}`
 		}},
+		"ipam.subnets[1].ranges": {256, func(n int) string {
+			return `"ipam": {"type": "roce-ipam", "subnets": [{"subnet": "10.1.0.0/16"}, {` + one + `"ranges": [` + listed(n, `"10.0.%d.1"`) + `]}]}}`
+		}},
+		"rails[1].subnets": {64, func(n int) string {
+			return `"rails": [{"master": "a"}, {"master": "b", "subnets": ` + prefixes(n) + `}]}`
+		}},
+		"runtimeConfig.ips": {64, func(n int) string {
+			return `"ipam": {"type": "roce-ipam"}, "runtimeConfig": {"ips": [` + listed(n, `"10.0.0.%d"`) + `]}}`
+		}},
+		"args.cni.ips": {64, func(n int) string {
+			return `"ipam": {"type": "roce-ipam"}, "args": {"cni": {"ips": [` + listed(n, `"10.0.0.%d"`) + `]}}}`
+		}},
 		"ipam.subnets[0].exclude": {256, func(n int) string {
 			return `"ipam": {"type": "roce-ipam", "subnets": [{` + one + `"exclude": [` + listed(n, `"10.0.%d.1"`) + `]}]}}`
 		}},

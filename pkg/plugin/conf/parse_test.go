@@ -101,6 +101,14 @@ func TestMembersMeanWhatTheDesignSays(t *testing.T) {
 			r.RDMA = conf.RDMA{Mode: conf.RDMAExclusive, GID: conf.Warn, GIDWait: 30 * time.Second, UVerbs: conf.Warn}
 		}},
 		{`"rdma": {"mode": "exclusive", "tos": 106}`, func(r *conf.Request) { r.RDMA.Mode, r.RDMA.TOS = conf.RDMAExclusive, new(uint8(106)) }},
+		{`"rdma": {"mode": "exclusive", "uverbs": "require", "trafficClass": 96}`, func(r *conf.Request) {
+			r.RDMA.Mode, r.RDMA.UVerbs, r.RDMA.TrafficClass = conf.RDMAExclusive, conf.Require, new(uint8(96))
+		}},
+		{`"rdma": {"mode": "shared", "uverbs": "off", "gid": "off"}`, func(r *conf.Request) {
+			r.RDMA.Mode, r.RDMA.UVerbs, r.RDMA.GID = conf.RDMAShared, conf.Off, conf.Off
+		}},
+		{`"status": {"pool": "off", "rails": "require"}`, func(r *conf.Request) { r.Status = conf.Status{Pool: conf.Off, Rails: conf.Require} }},
+		{`"status": {"pool": "require", "rails": "any"}`, func(*conf.Request) {}},
 		{`"rdma": {"gidIndex": "equal"}`, func(r *conf.Request) { r.RDMA.GIDIndex = conf.EqualIndex }},
 		{`"rdma": {"gidIndex": 7}`, func(r *conf.Request) { r.RDMA.GIDIndex = 7 }},
 		{`"rdma": {"gidIndex": "any"}`, func(*conf.Request) {}},
@@ -176,12 +184,25 @@ func TestMembersMeanWhatTheDesignSays(t *testing.T) {
 	}
 }
 
+// TestResultsOfTheFirstFormHaveAnAddressOfEachFamily, and no second one.
+func TestResultsOfTheFirstFormHaveAnAddressOfEachFamily(t *testing.T) {
+	t.Parallel()
+	in := call(`{"cniVersion": "0.2.0", "name": "n", "master": "a", ` + ofPool(`"subnets": [{"subnet": "10.0.0.0/24"}, {"subnet": "fd00::/64"}]`) + `}`)
+	if r := mustParse(t, in); len(r.Rails[0].Subnets) != 2 {
+		t.Errorf("got %+v", r.Rails)
+	}
+}
+
 func TestMasterSelects(t *testing.T) {
 	t.Parallel()
 	for in, want := range map[string]conf.Parent{
 		`null`: {}, `""`: {},
-		`"ens1f0"`:                                      {Name: "ens1f0"},
-		`"a-rather-long-altname.10"`:                    {Name: "a-rather-long-altname.10"},
+		`"ens1f0"`:                   {Name: "ens1f0"},
+		`"a-rather-long-altname.10"`: {Name: "a-rather-long-altname.10"},
+		`{"function": "physical", "drivers": ["bnxt_en", "Mlx5-core"], "linkTypes": ["loopback6", "none/x"]}`: {
+			Function: conf.Physical, Drivers: []string{"bnxt_en", "Mlx5-core"}, LinkTypes: []string{"loopback6", "none/x"},
+		},
+		`{"function": "scalable"}`:                      {Function: conf.Scalable},
 		`{"rdma": "mlx5_bond_0"}`:                       {RDMA: "mlx5_bond_0"},
 		`{"pci": "0000:0B:00.0"}`:                       {PCI: "0000:0b:00.0"},
 		`{"pci": "10000:01:00.7"}`:                      {PCI: "10000:01:00.7"},

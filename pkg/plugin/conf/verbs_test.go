@@ -98,6 +98,7 @@ func TestWhatIsNoResultOfAPlugin(t *testing.T) {
 	t.Parallel()
 	for result, want := range map[string]string{
 		`null`: "is null", `[]`: "array", `{`: "unexpected end", `{"cniVersion": "9.9.9"}`: "9.9.9", `{"ips": [null]}`: "ips has null",
+		`{"interfaces": [{"name": "a"}, null]}`: "interfaces has null", `{"routes": [null]}`: "routes has null",
 	} {
 		if r, err := conf.ReadResult([]byte(result), "1.1.0"); err == nil || r != nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%s: got %v, %v, want %q", result, r, err, want)

@@ -39,6 +39,7 @@ func example() Record {
 		Version: version, BootID: "boot-1", Network: "rail", Attachment: conf.Attachment{ContainerID: "c1", IfName: "net1"},
 		Pod: conf.Pod{Namespace: "ns", Name: "pod", UID: "uid"}, Netns: "/run/netns/c1",
 		NetnsID: netns.ID{Dev: 4, Ino: 4026532000}, Committed: true, Saved: time.Hour, IPAM: "host-local", Config: []byte(`{"name":"rail"}`),
+		Pool: "pool", Digest: "digest", LeftOut: []string{"rail 1"}, Trace: "00-trace-01",
 		Plan: plan.Plan{
 			Interfaces: []plan.Interface{{
 				Name: "net1", MAC: conf.MAC{2, 1, 2, 3, 4, 5}, MTU: 9000,
@@ -139,8 +140,10 @@ func TestSavedRecordLoadsAsItWas(t *testing.T) {
 	}
 	s.BootID = "boot-2"
 	got, err = s.Load(c1)
-	if err != nil || len(got.Plan.Ops) != 0 || got.Committed || got.Saved != 0 {
-		t.Errorf("in another boot there are %d operations, committed %v, saved %v, %v; want none", len(got.Plan.Ops), got.Committed, got.Saved, err)
+	want := example()
+	want.Plan.Ops, want.Committed, want.Saved = nil, false, 0
+	if diff := cmp.Diff(want, got, comparable); diff != "" || err != nil {
+		t.Errorf("in another boot: %v (-want +got):\n%s", err, diff)
 	}
 }
 
@@ -488,14 +491,16 @@ func TestAllSkipsWhatIsGoneAndNamesWhatCannotBeRead(t *testing.T) {
 	s := saved(t)
 	gone := example()
 	gone.IfName = "net2"
-	locked(t, s, func() { must(t, s.Save(gone)) })
+	behind := example()
+	behind.IfName = "net4"
+	locked(t, s, func() { must(t, errors.Join(s.Save(gone), s.Save(behind))) })
 	plant(t, s.path(conf.Attachment{ContainerID: "c1", IfName: "net3"}), "{")
 	var got []string
 	for r, err := range s.All() {
 		got = append(got, fmt.Sprint(r.ContainerID, "/", r.IfName, " ", err == nil || cnierr.CodeOf(err) != cnierr.Unreadable))
 		must(t, s.Delete(gone.Attachment))
 	}
-	if want := []string{"c1/net1 true", "c1/net3 false"}; !slices.Equal(got, want) {
+	if want := []string{"c1/net1 true", "c1/net3 false", "c1/net4 true"}; !slices.Equal(got, want) {
 		t.Errorf("got %q, want %q", got, want)
 	}
 	for _, err := range s.All() {

@@ -5,6 +5,7 @@ package settings
 
 import (
 	"errors"
+	"fmt"
 	"os"
 	"path/filepath"
 	"slices"
@@ -48,6 +49,28 @@ func TestSettingsOfAFile(t *testing.T) {
 	want := Node{Path: path, StateDir: "/var/lib/roce", Log: Log{"/var/log/roce.log", "debug"}, Table: "/a", TakeInUse: true, RemoveFillers: true, CountPods: true, TellForeignGID: true, Heal: HealAll, IPAMPaths: []string{"/d"}}
 	if d := cmp.Diff(want, got); d != "" || err != nil {
 		t.Errorf("%v, (-want +got):\n%s", err, d)
+	}
+}
+
+func TestEachWordOfAChoiceIsAccepted(t *testing.T) {
+	t.Parallel()
+	for document, c := range map[string]struct {
+		words []string
+		read  func(Node) string
+	}{
+		`"heal": %q`:                           {[]string{"routes", "off", "all"}, func(n Node) string { return string(n.Heal) }},
+		`"log": {"level": %q}`:                 {[]string{"info", "debug", "warn", "error"}, func(n Node) string { return n.Log.Level }},
+		`"namespaces": {"a": {"modes": [%q]}}`: {[]string{"bridge", "private", "vepa", "passthru", "l2"}, func(n Node) string { return n.Namespaces["a"].Modes[0] }},
+	} {
+		for _, w := range c.words {
+			if got := c.read(nodeOf(t, fmt.Sprintf(`{"version": 1, `+document+`}`, w))); got != w {
+				t.Errorf("%s: got %q, want %q", document, got, w)
+			}
+		}
+	}
+	const defaults = `{"version": 1, "rdma": {"inUse": "refuse", "fillers": "keep", "counts": "off", "foreignGID": "off"}}`
+	if d := cmp.Diff(Default("/etc/roce/node.json"), nodeOf(t, defaults)); d != "" {
+		t.Errorf("the defaults of rdma, written (-want +got):\n%s", d)
 	}
 }
 
@@ -200,7 +223,9 @@ func TestPluginsThatLeaseNothingAreNoIPAMPlugins(t *testing.T) {
 	p := Default("/etc/roce/node.json")
 	for kind, allowed := range map[string]bool{
 		"host-local": true, "static": true, "dhcp": true, "whereabouts": true, "nv-ipam": true,
-		"bridge": false, "host-device": false, "macvlan": false, "tuning": false, "rocectl": false, "multus": false,
+		"bandwidth": false, "bridge": false, "dummy": false, "firewall": false, "host-device": false, "ib-sriov": false, "ipvlan": false,
+		"loopback": false, "macvlan": false, "multus": false, "multus-shim": false, "ovs": false, "portmap": false, "ptp": false, "rdma": false,
+		"roce-env": false, "rocectl": false, "sbr": false, "sriov": false, "tap": false, "tuning": false, "vlan": false, "vrf": false,
 	} {
 		r := conf.Request{IPAM: conf.IPAM{Type: kind, Raw: []byte(`{"ipam": {}}`)}}
 		for of, err := range map[string]error{"ADD": p.Request(r), "DEL": p.IPAMPlugin("team", kind, r.IPAM.Raw), "GC": p.IPAMPlugin("", kind, r.IPAM.Raw)} {

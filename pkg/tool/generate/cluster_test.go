@@ -92,7 +92,7 @@ func TestObjectsOfNodesThatDiffer(t *testing.T) {
 	nodes[1].Rails = append([]fleet.Rail{storage(0)}, nodes[1].Rails...)
 	nodes[1].Rails[1].Rail, nodes[1].Rails[2].Rail = 1, 2
 	choice := routed()
-	choice.Subnet, choice.Gateway = "172.{rail+16}.0.0/27", ""
+	choice.Subnet, choice.Gateway, choice.Namespace = "172.{rail+16}.0.0/27", "", "ml"
 	docs, err := Cluster(nodes, []string{"new-1", "new-0"}, nil, choice)
 	if err != nil {
 		t.Fatal(err)
@@ -105,6 +105,18 @@ func TestObjectsOfNodesThatDiffer(t *testing.T) {
 	again, err := Cluster(nodes, []string{"new-0", "new-1"}, nil, choice)
 	if diff := cmp.Diff(docs, again, cmp.AllowUnexported(member{})); diff != "" || err != nil {
 		t.Errorf("another order gives other objects: %v\n%s", err, diff)
+	}
+}
+
+// TestANICOfAnotherVendorIsLeftOut has one with the number of the type that all nodes have.
+func TestANICOfAnotherVendorIsLeftOut(t *testing.T) {
+	t.Parallel()
+	nodes, another := reports(2), storage(2)
+	another.Vendor, another.DeviceID = "14e4", "1021"
+	nodes[1].Rails = append(nodes[1].Rails, another)
+	docs, err := Cluster(nodes, nil, nil, routed())
+	if got := fmt.Sprint(docs); err != nil || !strings.Contains(got, "Left out on node gpu-1: eth9 14e4:1021.") {
+		t.Errorf("got %s, %v", got, err)
 	}
 }
 
@@ -224,7 +236,7 @@ func TestNodesForWhichNothingCanBeGenerated(t *testing.T) {
 		}, nil, "no node has reported"},
 		"no subnet":       {func(_ []fleet.Node, c *Choice) { c.Subnet = "" }, nil, "have no addresses: give the subnets with --subnet"},
 		"a wrong subnet":  {func(_ []fleet.Node, c *Choice) { c.Subnet = "172.16.0.0/99" }, nil, "172.16.0.0/99"},
-		"an unknown node": {func([]fleet.Node, *Choice) {}, []string{"gpu-9"}, `node "gpu-9" has no report`},
+		"an unknown node": {func([]fleet.Node, *Choice) {}, []string{"gpu-0", "gpu-9"}, `node "gpu-9" has no report`},
 		// What a node that was taken over may write.
 		"a pattern as name":    {func(n []fleet.Node, _ *Choice) { n[1].Rails[0].Netdev = "*" }, nil, `rail 0 of node gpu-1, "*"`},
 		"a line as vendor":     {func(n []fleet.Node, _ *Choice) { n[1].Rails[0].Vendor = "a\nb" }, nil, `"a\nb"`},

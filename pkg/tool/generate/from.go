@@ -111,7 +111,7 @@ type unreadable struct {
 }
 
 func read(text []byte) (out []object, not []unreadable) {
-	for i, doc := range bytes.Split(append([]byte("\n"), text...), []byte("\n---")) {
+	for i, doc := range bytes.Split(text, []byte("\n---")) {
 		at := fmt.Sprintf("document %d", i+1)
 		var all map[string]any
 		if err := yaml.Unmarshal(doc, &all); err != nil {
@@ -341,14 +341,8 @@ func (f *fields) list(key string) []string {
 
 // object returns a member that is an object, an empty one if it is none.
 func (f *fields) object(key string) *fields {
-	path := f.path + key + "."
-	for _, part := range f.parts {
-		if part.path == path {
-			return part
-		}
-	}
 	m, _ := f.whole(key).(map[string]any)
-	part := newFields(path, m)
+	part := newFields(f.path+key+".", m)
 	f.parts = append(f.parts, part)
 	return part
 }

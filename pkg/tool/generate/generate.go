@@ -18,6 +18,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"math/bits"
 	"net/netip"
 	"slices"
 	"strings"
@@ -290,7 +291,7 @@ func railPoolOf(ports []nic.Details, choice Choice) (Document, error) {
 		var subnets []block.Subnet
 		for _, a := range p.Addresses {
 			if a.Addr().BitLen()-a.Bits() > bits {
-				d.note("ranges: %s is larger than another subnet. A pod has one host index in all of them, so the range has those of the smallest.", a.Masked())
+				d.note("ranges: %s is larger than another subnet, or than the blocks of a pool reach. A pod has one host index in all subnets, so the range has only those that all can have.", a.Masked())
 			}
 			subnets = append(subnets, block.Subnet{Subnet: a.Masked().String(), Ranges: []string{upperHalf(a.Masked(), bits)}})
 		}
@@ -305,9 +306,9 @@ func railPoolOf(ports []nic.Details, choice Choice) (Document, error) {
 }
 
 // hostBits returns how many bits of an address are the host index in the smallest subnet of the
-// ports. A pod has the same host index in all subnets.
+// ports, and at most those that blocks reach. A pod has the same host index in all subnets.
 func hostBits(ports []nic.Details) int {
-	out := 64
+	out := bits.Len(block.DefaultSize*block.MaxBlocks - 1)
 	for _, p := range ports {
 		for _, a := range p.Addresses {
 			out = min(out, a.Addr().BitLen()-a.Bits())

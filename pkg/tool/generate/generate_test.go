@@ -96,18 +96,19 @@ func TestWhatCannotBeConverted(t *testing.T) {
 		"kind: HostDeviceNetwork\nmetadata: {name: a}\nspec: {ipam: '{'}":                                          "spec.ipam: ",
 		"name: a\ntype: macvlan\nmaster: e\nipam: {type: whereabouts, range: 10.0.0.0/33}":                         `subnet "10.0.0.0/33"`,
 		"name: a\ntype: macvlan\nmaster: e\nipam: {type: whereabouts, range: 10.0.0.0/28, exclude: [10.1.0.0/30]}": "10.1.0.0",
+		"name: a\ntype: macvlan\nmaster: e\nmtu: -1\n---\nname: b\ntype: macvlan\nmaster: e\nmtu: -2":              `"mtu": -2`, // and the first
 		"kind: [":              "document 2",
 		"type: macvlan":        "the configuration has no name",
 		"name: a\nplugins: []": "it has no plugin",
 	} {
-		docs, err := From([]byte("name: good\ntype: macvlan\nmaster: ens1\n---\n" + text))
+		docs, err := From([]byte("name: good\ntype: macvlan\nmaster: ens1\n---\n" + text + "\n---\nname: last\ntype: macvlan\nmaster: ens1"))
 		if err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%s: got %v, want %q", text, err, want)
 		}
 		if len(docs) == 0 || docs[0].Object == nil {
 			t.Errorf("%s: the network beside it is not converted: %+v", text, docs)
 		}
-		if got := comments(t, docs); !strings.Contains(got, want) || strings.Contains(got, "The pool has") {
+		if got := comments(t, docs); !strings.Contains(got, want) || !strings.Contains(got, "last-roce") || strings.Contains(got, "The pool has") {
 			t.Errorf("%s: the comments do not say it, or promise room:\n%s", text, got)
 		}
 	}
@@ -335,9 +336,33 @@ func TestSubnetsOfTheNICs(t *testing.T) {
 	if why := strings.Join(docs[0].Comments, "\n"); !strings.Contains(why, "ranges: fd00:12::/64 is larger") || strings.Contains(why, "172.16.12.0/24 is larger") {
 		t.Errorf("it says %s", why)
 	}
+	docs, err = Node(server("fd00:11::5/64", "fd00:12::5/56"), Choice{Name: "rails"}) // as far as blocks reach
+	want = []block.Rail{
+		{Subnets: []block.Subnet{{Subnet: "fd00:11::/64", Ranges: []string{"fd00:11::80:0/105"}}}},
+		{Subnets: []block.Subnet{{Subnet: "fd00:12::/56", Ranges: []string{"fd00:12::80:0/105"}}}},
+	}
+	if err != nil || !cmp.Equal(want, docs[0].Object["spec"].(block.PoolSpec).Rails) { //nolint:forcetypeassert // as railPool makes it
+		t.Errorf("without IPv4: %v, %+v", err, docs)
+	}
 	docs, err = Node(n, Choice{Name: "rails", Subnet: "172.{rail+16}.0.0/16", Gateway: "172.{rail+16}.{rack}.1"})
 	if got := fmt.Sprint(docs); err != nil || !strings.Contains(got, "it depends on the racks") {
 		t.Errorf("got %s, %v", got, err)
+	}
+}
+
+// TestNICsOfTwoVendorsAreSelectedByBoth has a bond of one NIC, too, of which the device plugin sees
+// the NIC.
+func TestNICsOfTwoVendorsAreSelectedByBoth(t *testing.T) {
+	t.Parallel()
+	n := server("172.16.11.5/24", "172.16.12.5/24")
+	n.Sys.(fstest.MapFS)["devices/pci0000:00/0000:00:02.0/0000:02:00.0/vendor"].Data = []byte("0x14e4")
+	docs, err := Node(n, Choice{Name: "rails"})
+	if got := strings.Join(strings.Fields(fmt.Sprint(docs)), ""); err != nil || strings.Count(got, `{"vendors":["14e4","15b3"],"deviceIDs":["1021"],`) != 2 {
+		t.Errorf("got %s, %v", got, err)
+	}
+	got := onPCI([]nic.Details{{Netdev: "ens0"}, {Netdev: "bond0", Slaves: []string{"ens1"}}, {Netdev: "bond1", Slaves: []string{"ens2", "ens3"}}})
+	if diff := cmp.Diff([]string{"ens0", "ens1", "ens2", "ens3"}, got); diff != "" {
+		t.Errorf("(-want +got)\n%s", diff)
 	}
 }
 
