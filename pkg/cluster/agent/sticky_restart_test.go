@@ -5,7 +5,9 @@ package agent_test
 
 import (
 	"errors"
+	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -13,6 +15,7 @@ import (
 	"github.com/roce-cni/roce-cni/pkg/cluster/block"
 	"github.com/roce-cni/roce-cni/pkg/cluster/block/blocktest"
 	"github.com/roce-cni/roce-cni/pkg/cluster/sticky"
+	"github.com/roce-cni/roce-cni/pkg/cluster/sticky/stickytest"
 )
 
 func TestADeletedStickyPoolIsGivenBackWhenNothingOfItIsLeased(t *testing.T) {
@@ -81,6 +84,9 @@ func TestAnADDThatIsSlowGetsNothingOfADeletedPool(t *testing.T) {
 			a.change(func(v *agent.View) { v.Pools = nil })
 			pass(20 * time.Second)
 			a.gone("compute")
+			if got := a.ask(db("db-1")); got.Granted() {
+				t.Errorf("when the file is gone, another pod gets %+v", got)
+			}
 		})
 		if !errors.Is(err, errLate) {
 			t.Errorf("got %v", err)
@@ -175,14 +181,73 @@ func TestANodeThatChangesItsRackGetsNoHostIndexesOfTheNewRack(t *testing.T) {
 }
 
 func TestAfterABootNothingIsHeld(t *testing.T) {
-	bubble(t, func(t *testing.T) {
-		a, _ := two(t)
-		a.mustAdd("db-0", "c1")
-		a.release("c1")
-		a.stop()
-		a.boot = "22222222-2222-4222-8222-222222222222"
-		a.run()
-		pass(12 * time.Second)
-		a.heldBy(t, "db-0", "")
-	})
+	for name, deleted := range map[string]bool{"of a pool that is there": false, "of one that was deleted meanwhile": true} {
+		t.Run(name, func(t *testing.T) {
+			bubble(t, func(t *testing.T) {
+				a, _ := two(t)
+				a.mustAdd("db-0", "c1")
+				a.release("c1")
+				a.stop()
+				a.boot = "22222222-2222-4222-8222-222222222222"
+				if deleted {
+					must(t, a.files().Remove("compute"))
+					a.change(func(v *agent.View) { v.Pools = nil })
+				}
+				a.run()
+				pass(12 * time.Second)
+				if deleted { // the agent searches for blocks of such pools later
+					a.idle(20 * time.Minute)
+				}
+				a.heldBy(t, "db-0", "")
+			})
+		})
+	}
+}
+
+// TestTheLeasesOfADeletedPoolAreReleasedBeforeItsBlocks has one of two that cannot be released, so that
+// an agent that is restarted finds the pool by its block.
+func TestTheLeasesOfADeletedPoolAreReleasedBeforeItsBlocks(t *testing.T) {
+	for _, pods := range [][2]string{{"db-0", "db-1"}, {"db-1", "db-0"}} {
+		t.Run(pods[0], func(t *testing.T) {
+			bubble(t, func(t *testing.T) {
+				var stuck atomic.Value
+				stuck.Store("")
+				c := newCluster(keeping(t))
+				c.kept.Fault = func(op blocktest.Op, name string) blocktest.Fault {
+					if op == stickytest.Update && name == stuck.Load() {
+						return blocktest.Refused
+					}
+					return blocktest.None
+				}
+				a := c.node(t, "a")
+				a.run()
+				a.mustAdd(pods[0], "c1")
+				a.mustAdd(pods[1], "c2")
+				for _, l := range a.kept.Snapshot() {
+					if l.Spec.Pod == pods[0] {
+						stuck.Store(l.Name)
+					}
+				}
+				a.change(func(v *agent.View) { v.Pools[0].Deleted = true })
+				pass(2 * time.Second)
+				if got := a.ask(db("db-9")); !strings.Contains(got.None, "RailPool compute was deleted") {
+					t.Errorf("a new pod gets %+v", got)
+				}
+				a.release("c1")
+				a.release("c2")
+				a.idle(15 * time.Minute)
+				a.heldBy(t, pods[0], "a")
+				a.says(200, "RailPool compute: deleted pool: ")
+				if got := a.blocks(); len(got) != 1 {
+					t.Errorf("it has %v", got)
+				}
+				stuck.Store("")
+				a.idle(15 * time.Minute)
+				a.heldBy(t, pods[0], "")
+				if got := a.blocks(); got != nil {
+					t.Errorf("it has %v", got)
+				}
+			})
+		})
+	}
 }

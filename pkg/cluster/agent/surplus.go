@@ -53,6 +53,9 @@ func without(blocks []block.Block, name string) []block.Block {
 func (k *poolController) trim(ctx context.Context) {
 	k.releasing.OK(k.Clock, trimEvery)
 	k.noteEmpty()
+	if !k.short() { // pods have ended since a claim failed
+		k.note("claim", nil)
+	}
 	claims := k.selected && k.fault == nil
 	switch l := k.leaving; {
 	case l == nil && claims:

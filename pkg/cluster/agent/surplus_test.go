@@ -228,6 +228,12 @@ func TestANodeClaimsNoMoreBlocksThanThePoolAllows(t *testing.T) {
 		pass(time.Minute)
 		n.owns(2)
 		n.says(200, "the node has 2 blocks, which is spec.maxBlocksPerNode, and all 32 host indexes are in use", "rocectl pool list rail:compute")
+		n.ends(1, 20)
+		n.idle(5 * time.Minute)
+		n.healthy() // it needs no other block
+		n.mustLease("compute", 33, 52)
+		pass(time.Minute)
+		n.says(200, "all 32 host indexes are in use")
 		n.change(func(v *agent.View) { v.Pools[0].Spec.MaxBlocksPerNode = 3 })
 		pass(15 * time.Second)
 		n.owns(3)
