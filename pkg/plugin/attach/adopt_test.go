@@ -295,6 +295,9 @@ func TestTheHolderOfAnAdoptedDeviceIsNamed(t *testing.T) {
 	if m, ok := rec.Plan.Ops.At(plan.Host)[0].Kind.(plan.Move); !ok || m.Parent != "" || m.Device.PCI != "0000:0b:00.2" {
 		t.Errorf("recorded: %+v", rec.Plan.Ops.At(plan.Host))
 	}
+	if !w.hca.inPod {
+		t.Error("the device of a link in the pod was looked for in the host alone")
+	}
 	w.made("c2")
 	_, err = w.node().Add(ctx, w.adopted("c2", 3, ""))
 	if cnierr.CodeOf(err) != cnierr.RDMAHeld || !strings.Contains(err.Error(), `"c1"`) {

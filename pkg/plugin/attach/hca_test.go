@@ -25,12 +25,14 @@ type hca struct {
 	remade    uint32       // index that ens1's has since it was made again
 	in        netns.ID     // the namespace that has it; zero: the host's
 	users     []string     // programs with queue pairs
+	usersOf   netns.ID     // the namespace in which they were asked for last
 	unseen    error        // why they cannot be listed
 	lost      error        // why the devices cannot be read again
 	unclear   bool         // it is not known which device is that of a parent
 	open      atomic.Int32 // handles that are not closed
 	full      bool         // there is no free entry for another GID
 	tables    *gidTables   // nil: the indexes are of no interest
+	inPod     bool         // the last parent that was asked for was in the pod
 }
 
 var device = plan.RDMADevice{Name: "mlx5_0", GUID: "0c42:a103:0016:054c", Port: 1, Link: "ens1", PCI: "0000:0b:00.2"}
@@ -43,7 +45,10 @@ type handle struct {
 	located map[netip.Addr]int
 }
 
-func (h handle) Facts(_ context.Context, _ conf.RDMA, parent plan.Link, _ bool) (plan.RDMA, error) {
+func (h handle) Facts(_ context.Context, want conf.RDMA, parent plan.Link, inPod bool) (plan.RDMA, error) {
+	if h.inPod = inPod; want.Mode == "" || want.Mode == conf.RDMAOff {
+		return plan.RDMA{}, cnierr.New(cnierr.Bug, "use RDMA mode", string(want.Mode), "", "no RDMA is asked for")
+	}
 	if h.unclear {
 		return plan.RDMA{}, cnierr.New(cnierr.NoRDMA, "find RDMA device of", string(parent.Name), "", "there are several")
 	}
@@ -118,7 +123,8 @@ func (h handle) Current(_ context.Context, recorded plan.Ops) (plan.Ops, error) 
 	}), nil
 }
 
-func (h handle) Users(context.Context, plan.Ops, netns.ID) ([]string, error) {
+func (h handle) Users(_ context.Context, _ plan.Ops, in netns.ID) ([]string, error) {
+	h.usersOf = in
 	return h.users, h.unseen
 }
 

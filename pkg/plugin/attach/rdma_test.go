@@ -133,6 +133,9 @@ func TestErrorOfTheSecondPodNamesThePodThatHasTheDevice(t *testing.T) {
 	if err := w.node().Status(ctx, w.request("c3", "net1", "")); err != nil {
 		t.Errorf("STATUS while a pod has the device: %v", err)
 	}
+	if w.hca.inPod {
+		t.Error("the device of a NIC of the host was looked for in the pod")
+	}
 	shown := w.config
 	w.config = strings.Replace(shown, `"master": "ens1"`, `"master": {"rdma": "mlx5_0"}`, 1) // which the host does not see any more
 	again, forget := w.request("c2", "net1", ""), w.unreadable("b9")
@@ -258,6 +261,9 @@ func TestDELTellsWhichIndexesProgramsHold(t *testing.T) {
 		must(t, n.Del(ctx, w.del("c1", "net1")))
 		for i := range tt.want {
 			tt.want[i].Netns = rec.NetnsID.Ino
+		}
+		if w.hca.usersOf != rec.NetnsID {
+			t.Errorf("%s: programs of %v were asked for, want those of the pod", name, w.hca.usersOf)
 		}
 		if diff := cmp.Diff(tt.want, got); diff != "" || !strings.Contains(log.String(), tt.says) || (tt.says == "") != (log.String() == "") {
 			t.Errorf("%s: the log says %q (-want +held)\n%s", name, log.String(), diff)

@@ -169,6 +169,29 @@ func TestARequestedAddressIsTakenFromTheDead(t *testing.T) {
 	}
 }
 
+// All other namespaces seem to be gone, so none of their leases is freed unasked. The holder of a
+// requested address gives way all the same, with all that it has.
+func TestTheHolderOfARequestedAddressGivesWayAlone(t *testing.T) {
+	t.Parallel()
+	n := newNode(t)
+	s := subnet("10.0.0.0/24")
+	for _, pod := range []string{"a", "b", "c", "d", "e"} {
+		n.mustLease(ask(pod, s))
+	}
+	n.mustLease(requesting(ask("web", s, subnet("10.1.0.7/32")), "10.0.0.9"))
+	for _, pod := range []string{"a", "b", "c", "d", "e", "web"} {
+		n.dead["/run/netns/"+pod] = true
+	}
+	again := requesting(ask("web", s), "10.0.0.9")
+	again.Owner.ContainerID, again.Owner.Netns.Path = "new", "/run/netns/new"
+	if l := n.mustLease(again); l[0] != "10.0.0.9/24" { // not early: it is the same pod
+		t.Errorf("got %v", l)
+	}
+	if got := n.holders(); !slices.Equal(got, []string{"a", "b", "c", "d", "e", "web"}) || !slices.Contains(n.entries(), "rail 10.1.0.7 quarantined web 0s") {
+		t.Errorf("held by %v, in use are %v", got, n.entries())
+	}
+}
+
 // The lease of a dead pod has the inode number that the kernel then gave to the namespace
 // of the present call.
 func TestAReusedInodeNumberKeepsNoLease(t *testing.T) {
