@@ -144,14 +144,14 @@ func TestOnlyTheGIDOfAnotherPodIsForeign(t *testing.T) {
 		{Device: "rxe0", Port: 1, Entries: []gids.Entry{
 			entry(0, gids.Owner{Link: "r0"}), entry(1, of(77)), entry(2, of(88)), entry(3), entry(4, of(88), of(77)), entry(5, of(88), gids.Owner{Link: "r0"}),
 			entry(6, stranger), added(7, "2"), added(8, "1", stranger), added(10, "fe80:88", of(88)), added(11, "fe80:88"), added(12, "r1"), added(13, "2", stranger),
-			added(14, "1", of(88)),
+			added(14, "1", of(88)), entry(15, of(88), of(99)),
 		}},
 		{Device: "rxe0", Port: 2, Entries: []gids.Entry{added(1, "port 2", of(88)), added(3, "port 2", of(88))}},
 		{Device: "rxe1", Port: 1, Entries: []gids.Entry{added(1, "r1", of(88))}},
 		{Device: "rxe0", Port: 1, Holder: &gids.Owner{}, Entries: []gids.Entry{entry(1, of(88)), entry(9, of(88))}}, // its pod has it alone
 	}
-	foreign := []int{2, 7, 10, 12, 13, 14} // 7, 12 and 13 have an address that the pod has added
-	for index := range 15 {
+	foreign := []int{2, 7, 10, 12, 13, 14, 15} // 7, 12 and 13 have an address that the pod has added
+	for index := range 16 {
 		if other := (place{77, "rxe0", 1, index}).owner(tables); (other != nil) != slices.Contains(foreign, index) {
 			t.Errorf("index %d: owner %v, want one of %v", index, other, foreign)
 		} else if other != nil && other.ID.Ino != 88 {

@@ -217,6 +217,7 @@ func TestPortsThatAreNoRail(t *testing.T) {
 	n.nic(s, "pci0000:00/0000:00:04.0/0000:04:00.2", "ens4v0", "mlx5_3", 0)
 	n.nic(s, "pci0000:00/0000:00:05.0/0000:05:00.0", "ens5", "mlx5_4", 0)
 	n.nic(s, "pci0000:00/0000:00:01.0/0000:01:00.1", "ens6", "mlx5_5", 0)
+	n.nic(s, "pci0000:00/0000:00:04.0/0000:04:00.3", "ens4v1", "mlx5_6", 0)
 	n.bond(9, 0, 5)
 	n.Links[2].Type = unix.ARPHRD_INFINIBAND
 	n.RDMA.Devices[2].Ports[0].NetdevIndex = 0
@@ -224,8 +225,11 @@ func TestPortsThatAreNoRail(t *testing.T) {
 	s.write(ib+"infiniband/mlx5_2/ports/1/link_layer", "InfiniBand")
 	s.link(ib+"infiniband/mlx5_2/device", "../../../0000:03:00.0")
 	s.write("devices/pci0000:00/0000:00:04.0/0000:04:00.2/physfn/vendor", "0x15b3")
-	// A pod has mlx5_4: only the files for programs show it.
-	n.RDMA.Devices = slices.Delete(n.RDMA.Devices, 4, 5)
+	// A pod has mlx5_4: only the files for programs show it. Another one has a virtual function.
+	n.RDMA.Devices = slices.Delete(n.RDMA.Devices[:6], 4, 5)
+	s.write("devices/pci0000:00/0000:00:04.0/0000:04:00.3/physfn/vendor", "0x15b3")
+	s.write("class/infiniband_verbs/uverbs6/ibdev", "mlx5_6")
+	s.link("class/infiniband_verbs/uverbs6/device", "../../../devices/pci0000:00/0000:00:04.0/0000:04:00.3")
 	// In switchdev mode the device of the physical function has the ports of representors.
 	n.Links = append(n.Links, rtnl.Link{Index: 10, Name: "ens2r0", PhysPort: "pf0vf0", MTU: 9000, Type: unix.ARPHRD_ETHER, Dev: "0000:02:00.0", Bus: "pci"})
 	s.link("class/net/ens2r0", "../../devices/pci0000:00/0000:00:02.0/0000:02:00.0/net/ens2r0")
@@ -240,9 +244,9 @@ func TestPortsThatAreNoRail(t *testing.T) {
 		s.write("devices/pci0000:00/0000:00:0"+at+"/speed", mbits)
 	}
 
-	// iWARP is behind ens2 too. Nothing tells where nowhere0 is, and several links are beside crowd0.
-	for i, name := range []string{"irdma0", "nowhere0", "crowd0"} {
-		n.RDMA.Devices = append(n.RDMA.Devices, nldev.Device{Name: name, Protocol: []string{"iw", "", ""}[i], Ports: []nldev.Port{{Number: 1, NetdevIndex: []int32{2, 0, 0}[i]}}})
+	// iWARP is behind ens2 too. Nothing tells where two devices are, and several links are beside crowd0.
+	for i, name := range []string{"irdma0", "nowhere10", "nowhere9", "crowd0"} {
+		n.RDMA.Devices = append(n.RDMA.Devices, nldev.Device{Name: name, Protocol: []string{"iw", "", "", ""}[i], Ports: []nldev.Port{{Number: 1, NetdevIndex: []int32{2, 0, 0, 0}[i]}}})
 	}
 	s.write("class/infiniband/crowd0/device/net/ens1/mtu", "1500")
 	s.write("class/infiniband/crowd0/device/net/ens2/mtu", "1500")
@@ -253,7 +257,7 @@ func TestPortsThatAreNoRail(t *testing.T) {
 	n.Links = append(n.Links, rtnl.Link{Index: 11, Name: "eno1", Type: unix.ARPHRD_ETHER, Dev: "0000:06:00.0", Bus: "pci"})
 
 	equalsGolden(t, "ports.txt", n.Inventory())
-	if others := n.Others(n.Inventory()[:1]); !slices.Equal(others, []string{"bond0", "ens4v0", "ens5"}) {
+	if others := n.Others(n.Inventory()[:1]); !slices.Equal(others, []string{"bond0", "ens4v0", "ens4v1", "ens5"}) {
 		t.Errorf("other NICs of the type of ens2: %q", others)
 	}
 }

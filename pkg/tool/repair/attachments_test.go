@@ -108,7 +108,7 @@ func TestRoutesOfWholeInterfacesAreMadeAlone(t *testing.T) {
 	t.Parallel()
 	rule := plan.Rule{From: netip.MustParsePrefix("10.0.0.5/32"), Table: 100}
 	whole := plan.InPod(plan.Route{Link: "net1", Table: 100}, rule)
-	got, err := routing(rails(), slices.Concat(plan.InPod(address("net2", "10.1.0.5/24"), plan.Route{Link: "net2", Table: 101}), whole))
+	got, err := routing(rails(), slices.Concat(plan.InPod(plan.Route{Link: "net2", Table: 101}, address("net2", "10.1.0.5/24")), whole))
 	if diff := cmp.Diff(whole, got, same); diff != "" {
 		t.Errorf("(-want +got)\n%s", diff)
 	}

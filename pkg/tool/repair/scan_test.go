@@ -88,29 +88,31 @@ func TestNamespacesAreFoundByMountAndByProcess(t *testing.T) {
 func TestHiddenProcessesAreCounted(t *testing.T) {
 	t.Parallel()
 	kerneltest.NewNode(t)
-	cmd := exec.Command("cat")
-	in, err := cmd.StdinPipe()
-	if err == nil {
-		err = cmd.Start()
+	for range 2 {
+		cmd := exec.Command("cat")
+		in, err := cmd.StdinPipe()
+		if err == nil {
+			err = cmd.Start()
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() {
+			_ = in.Close()
+			_ = cmd.Wait()
+		})
 	}
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() {
-		_ = in.Close()
-		_ = cmd.Wait()
-	})
 	runtime.LockOSThread() // the thread ends with the test
 	header := unix.CapUserHeader{Version: unix.LINUX_CAPABILITY_VERSION_3}
 	var may [2]unix.CapUserData
-	err = unix.Capget(&header, &may[0])
+	err := unix.Capget(&header, &may[0])
 	if may[0].Effective &^= 1 << unix.CAP_SYS_PTRACE; err == nil {
 		err = unix.Capset(&header, &may[0])
 	}
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, hidden, err := repair.Scan(t.Context(), "/proc"); err != nil || hidden == 0 {
+	if _, hidden, err := repair.Scan(t.Context(), "/proc"); err != nil || hidden < 2 {
 		t.Errorf("found %d hidden processes, %v", hidden, err)
 	}
 }

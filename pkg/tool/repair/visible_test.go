@@ -30,6 +30,9 @@ func TestANodeSeesThatANamespaceIsGone(t *testing.T) {
 func TestANamespaceThatIsThereIsVisible(t *testing.T) {
 	t.Parallel()
 	link := filepath.Join(t.TempDir(), "pod")
+	if err := os.WriteFile(filepath.Join(filepath.Dir(link), "a-file"), nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
 	if err := os.Symlink("/proc/self/ns/net", link); err != nil {
 		t.Fatal(err)
 	}

@@ -7,6 +7,7 @@ import (
 	"context"
 	"errors"
 	"log/slog"
+	"path/filepath"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -69,6 +70,20 @@ func TestACountStaysWhileLooksFailAndTakesATwentiethOfTheTime(t *testing.T) {
 			t.Errorf("%+v was written, error %v", written, err)
 		}
 	})
+}
+
+func TestCountsThatCannotBeWrittenAreAFault(t *testing.T) {
+	t.Parallel()
+	ctx, stop := context.WithCancel(t.Context())
+	var log strings.Builder
+	look := func(context.Context) ([]Use, error) { return []Use{}, nil }
+	Count(ctx, counts.File{Dir: filepath.Join(t.TempDir(), "none")}, slog.New(slog.NewTextHandler(&log, nil)), look, func(context.Context, time.Duration) error {
+		stop()
+		return nil
+	})
+	if !strings.Contains(log.String(), "no such file") {
+		t.Errorf("the log is %q", &log)
+	}
 }
 
 // TestRowsHaveTheNumbersOfTheirUses has another number of each thing. The name of a pod is the ID

@@ -214,6 +214,7 @@ func TestChargeIsThatOfTheControlGroupsOfThePod(t *testing.T) {
 	}{
 		"the slice of the pod":    {uid, [2]string{"0::/" + slice + "/a.scope\n", "0::/" + slice + "/b.scope/inner\n"}, fstest.MapFS{slice + "/rdma.current": current(3), slice + "/a.scope/rdma.current": current(1)}, &Charge{3, 30}},
 		"cgroupfs":                {uid, [2]string{"4:rdma:/x\n0::/kubepods/pod" + uid + "/a\n", "0::/kubepods/pod" + uid + "/b\n"}, fstest.MapFS{"kubepods/pod" + uid + "/rdma.current": current(2)}, &Charge{2, 20}},
+		"a container has the UID": {uid, [2]string{"0::/" + slice + "/app-" + uid + ".scope\n", ""}, fstest.MapFS{slice + "/rdma.current": current(3), slice + "/app-" + uid + ".scope/rdma.current": current(1)}, &Charge{3, 30}},
 		"a pod without UID":       {"", [2]string{"0::/k/a\n", "0::/k/b\n"}, fstest.MapFS{"k/a/rdma.current": current(1), "k/b/rdma.current": current(1), "k/rdma.current": current(9)}, &Charge{2, 20}},
 		"programs of no pod":      {"", [2]string{"0::/a\n", "0::/b\n"}, fstest.MapFS{"a/rdma.current": current(1)}, nil},
 		"the group of all":        {"", [2]string{"0::/\n", "0::/\n"}, fstest.MapFS{}, nil},

@@ -229,6 +229,11 @@ func TestEachFaultHasItsRailsAndNoOther(t *testing.T) {
 			[]string{"rail 0 of a to c: silent"},
 			"a: x,. b: .,. c: x,-",
 		},
+		"the first pod was tested with one other": {
+			[]report.Answer{problem(Reach, "rail 0 of a to c", "silent", "", ""), good(Reach, "rail 0 of b to c", "")},
+			[]string{"rail 0 of a to c: silent"},
+			"a: x,. b: .,. c: x,-",
+		},
 		"different rails, one of which is lost": {
 			[]report.Answer{
 				problem(Reach, "rail 0 of a to b", "silent", "", ""), problem(Reach, "rail 0 of a to c", "silent", "", ""),
