@@ -468,15 +468,26 @@ func TestASummaryAddsUpWhatTheOwnersSay(t *testing.T) {
 	if diff := cmp.Diff(want, c.said, cmpopts.IgnoreFields(kube.PoolStatus{}, "Conditions")); diff != "" {
 		t.Error(diff)
 	}
+	good := []metav1.Condition{
+		{Type: "Valid", Status: "True", ObservedGeneration: 7, Reason: "Valid", Message: "its blocks can be claimed"},
+		{Type: "NeedsAttention", Status: "False", ObservedGeneration: 7, Reason: "Checked", Message: "no block and no lease looks wrong"},
+	}
 	for name, said := range c.said {
-		for _, is := range said.Conditions {
-			if is.ObservedGeneration != 7 {
-				t.Errorf("%s: condition %s is of generation %d, want 7", name, is.Type, is.ObservedGeneration)
-			}
+		if diff := cmp.Diff(good, said.Conditions, cmpopts.IgnoreFields(metav1.Condition{}, "LastTransitionTime")); diff != "" {
+			t.Errorf("%s (-want +got)\n%s", name, diff)
 		}
 		// That a node has a rack which is none of the table's is the node's fault.
 		if fault := c.fault(name); fault != "" {
 			t.Errorf("%s: %s", name, fault)
 		}
+	}
+	before := c.said["racked"]
+	c.usage["p-1"] = block.Usage{Used: 300} // by an owner that counts wrong
+	c.rounds(10 * time.Minute)
+	if got := c.said["p"]; got.Free != 0 || got.Used != 304 {
+		t.Errorf("of more than there is, it says %+v", got)
+	}
+	if diff := cmp.Diff(before, c.said["racked"]); diff != "" {
+		t.Errorf("what has not changed is said anew (-before +now)\n%s", diff)
 	}
 }

@@ -192,6 +192,11 @@ func TestASlotOfUnknownAddressesStaysWhilePodsHaveAny(t *testing.T) {
 		})
 		time.Sleep(6 * time.Minute)
 		o.holders(map[string]string{"db-0": "a", "db-7": "a", "db-8": "a"})
+		for _, l := range o.store.Snapshot() {
+			if l.Spec.Written.IsZero() {
+				t.Errorf("the lease of %s is not affirmed", l.Spec.Pod)
+			}
+		}
 		o.ended("db-0")
 		time.Sleep(6 * time.Minute)
 		o.holders(map[string]string{"db-0": "", "db-7": "", "db-8": ""})
@@ -204,6 +209,10 @@ func TestALeaseThatARestoreHasRemovedIsMadeAgain(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		o := open(t, func(*fixture) {})
 		o.lease("db-0")
+		plain := ipam.Ask{Pool: pool.OfRailPool("compute"), Owner: owner("plain"), Subnets: []ipam.Subnet{{Prefix: netip.MustParsePrefix("10.0.0.100/32")}}}
+		if _, err := o.config().Leases.Acquire(t.Context(), plain); err != nil { // an ordinary address, without a RailLease
+			t.Fatal(err)
+		}
 		was := o.store.Snapshot()[0]
 		o.store.Restore(nil)
 		time.Sleep(7 * time.Minute)
@@ -299,6 +308,51 @@ func TestASlotThatIsLostIsGrantedNoMore(t *testing.T) {
 		if a := o.ask("db-1", 0); !a.Granted() {
 			t.Errorf("db-1 gets %+v", a)
 		}
+		o.tell(func() { o.away = false })
+		for _, holder := range []string{"a", "thief"} { // it gets it back, and loses it again
+			for i := range leases {
+				if leases[i].Spec.Pod == "db-0" {
+					leases[i].Spec.Holder = block.Owner{NodeName: holder, MachineID: "machine-of-" + holder}
+				}
+			}
+			o.store.Restore(leases)
+			time.Sleep(10 * time.Minute)
+			o.mu.Lock()
+			lost, trouble := o.counted["lost"], o.troubles["lost sticky addresses"]
+			o.mu.Unlock()
+			if again := holder == "thief"; (lost == 2) != again || (trouble != "") != again {
+				t.Errorf("while %s has it: lost %d times, trouble %q", holder, lost, trouble)
+			}
+		}
+	})
+}
+
+// TestAffirmationsWithoutAnAnswerAreTrouble has two leases, of which no more than the first is tried.
+func TestAffirmationsWithoutAnAnswerAreTrouble(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		o := open(t, func(o *fixture) {
+			o.store.Fault = func(op blocktest.Op, _ string) blocktest.Fault {
+				o.mu.Lock()
+				defer o.mu.Unlock()
+				if o.away && op == stickytest.Update {
+					return blocktest.Lost
+				}
+				return blocktest.None
+			}
+		})
+		o.lease("db-0")
+		o.lease("db-1")
+		time.Sleep(time.Minute)
+		o.tell(func() { o.away = true })
+		before := o.store.Calls(stickytest.Update)
+		time.Sleep(7 * time.Minute)
+		o.heard(map[string]string{"sticky addresses": block.ErrUnknown.Error()}, map[string]int{"granted": 2})
+		if got := o.store.Calls(stickytest.Update) - before; got < 3 || got > 6 {
+			t.Errorf("%d writes without an answer in two minutes", got)
+		}
+		o.tell(func() { o.away = false })
+		time.Sleep(6 * time.Minute)
+		o.heard(map[string]string{}, map[string]int{"granted": 2})
 	})
 }
 
@@ -370,6 +424,9 @@ func TestALeaseOfAGrantStaysWhenItsPoolHasTheSlotNoMore(t *testing.T) {
 			t.Fatalf("it gets %+v", a)
 		}
 		o.tell(func() { o.slots = block.Slots{Pool: "compute"} })
+		if a := o.ask("db-0", 0); a.Granted() {
+			t.Errorf("of a slot that the pool has no more it gets %+v", a)
+		}
 		time.Sleep(grant.Time - time.Second)
 		o.holders(map[string]string{"db-0": "a", "db-9": "a"})
 		time.Sleep(6 * time.Minute)

@@ -233,6 +233,15 @@ func TestAPodWaitsOnce(t *testing.T) {
 		if a := o.ask("db-1", 0); a.Wait == "" {
 			t.Errorf("after two minutes: %+v", a)
 		}
+		o.tell(func() { o.fault = nil })
+		if a := o.ask("db-2", 0); !a.Granted() {
+			t.Errorf("got %+v", a)
+		}
+		time.Sleep(40 * time.Second) // it was not used, and another node has it now
+		o.taken("b", "db-2")
+		if a := o.ask("db-2", 0); a.Wait == "" {
+			t.Errorf("after a grant, a pod waits again; it gets %+v", a)
+		}
 	})
 }
 

@@ -135,6 +135,43 @@ func (p pipes) Close() error { close(p.ended); return nil }
 
 func (pipes) Addr() net.Addr { return &net.UnixAddr{} }
 
+// TestTheLastAnswerIsWaitedFor has the listener fail, or the agent end, while a client waits.
+func TestTheLastAnswerIsWaitedFor(t *testing.T) {
+	t.Parallel()
+	for name, want := range map[string]error{"the agent ends": context.Canceled, "the listener fails": net.ErrClosed} {
+		synctest.Test(t, func(t *testing.T) {
+			l := pipes{make(chan net.Conn), make(chan struct{})}
+			ctx, cancel := context.WithCancel(t.Context())
+			ended := make(chan error, 1)
+			answered := false
+			go func() {
+				ended <- grant.Socket{Listener: l}.Serve(ctx, func(ctx context.Context, pool string, k nodefile.Key) nodefile.Answer {
+					time.Sleep(2 * time.Second)
+					answered = true
+					return echo(ctx, pool, k)
+				})
+			}()
+			near, far := net.Pipe()
+			l.conns <- far
+			if _, err := near.Write([]byte(`{"version": 1, "pool": "gpu", "namespace": "ml", "pod": "db-0", "interface": "net1"}` + "\n")); err != nil {
+				t.Fatal(err)
+			}
+			go func() { _, _ = io.Copy(io.Discard, near) }()
+			time.Sleep(time.Second)
+			if want == context.Canceled {
+				cancel()
+			} else {
+				_ = l.Close()
+			}
+			if err := <-ended; !errors.Is(err, want) || !answered {
+				t.Errorf("%s: it ends with %v, answered: %t", name, err, answered)
+			}
+			cancel() // which closes nothing again
+			synctest.Wait()
+		})
+	}
+}
+
 func TestAClientThatSaysNothingIsLeftAfterTheTimeOfAnADD(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
