@@ -20,14 +20,16 @@ import (
 	"github.com/roce-cni/roce-cni/pkg/plugin/plan"
 )
 
-func TestALinkHasTheQueueThatIsAskedFor(t *testing.T) {
+func TestALinkHasTheQueueAndTheMTUThatAreAskedFor(t *testing.T) {
 	t.Parallel()
-	_, pod, k := machine(t)
+	node, pod, k := machine(t)
 	op := child(t)
 	op.BCQueueLen = 2500
-	do(t, k, plan.Op{Kind: op})
-	if is := pod.IP("-d link show dev net1"); !strings.Contains(is, "bcqueuelen 2500") {
-		t.Errorf("got %s", is)
+	pair := plan.Veth{Name: "veth1", MAC: conf.MAC{2, 0, 0, 0, 2, 1}, PodEnd: "host0", PodMAC: conf.MAC{2, 0, 0, 0, 2, 2}, MTU: 1450, Mark: op.Mark}
+	do(t, k, plan.Op{Kind: op}, plan.Op{Kind: plan.Up{Link: op.Name, MTU: 1400}}, plan.OnHost(pair)[0])
+	got := pod.IP("-d link show dev net1") + pod.IP("link show dev host0") + node.IP("link show dev veth1")
+	if !strings.Contains(got, "bcqueuelen 2500") || !strings.Contains(got, ",UP") || strings.Count(got, "mtu 1400 ") != 1 || strings.Count(got, "mtu 1450 ") != 2 {
+		t.Errorf("got %s", got)
 	}
 }
 

@@ -109,6 +109,43 @@ func (s answering) Exchange(ctx context.Context, reqs ...nlsock.Request) ([]nlso
 	return out, nil
 }
 
+// keeping is a Linux that removes no link.
+type keeping struct{ nlsock.Socket }
+
+func (s keeping) Exchange(ctx context.Context, reqs ...nlsock.Request) ([]nlsock.Reply, error) {
+	if reqs[0].Type != unix.RTM_DELLINK {
+		return s.Socket.Exchange(ctx, reqs...)
+	}
+	return []nlsock.Reply{{Err: unix.EBUSY}}, nil
+}
+
+func TestALinkThatLinuxDoesNotRemoveIsNotMadeAgain(t *testing.T) {
+	t.Parallel()
+	node, pod, k := machine(t)
+	ops := steps(t)
+	do(t, k, ops...)
+	node.IP("link set veth1 down")
+	node.IP("link set veth1 name other1")
+	pod.IP("link set net1 mtu 1400")
+	if err := k.Through(func(s nlsock.Socket) nlsock.Socket { return keeping{s} }); err != nil {
+		t.Fatal(err)
+	}
+	before := node.IP("-br link") + pod.IP("-br link")
+	for _, op := range ops {
+		switch op.Kind.(type) {
+		case plan.Veth:
+			says(t, k.Do(t.Context(), op), cnierr.IO, `delete veth pair "veth1": device or resource busy`, "")
+		case plan.Child:
+			if op.Link() == "net1" {
+				says(t, k.Do(t.Context(), op), cnierr.IO, `delete interface "net1": device or resource busy`, "")
+			}
+		}
+	}
+	if now := node.IP("-br link") + pod.IP("-br link"); now != before {
+		t.Errorf("was\n%s\nis\n%s", before, now)
+	}
+}
+
 // TestWhatLinuxDoesNotMakeHasItsReason has the answers that Linux gives.
 func TestWhatLinuxDoesNotMakeHasItsReason(t *testing.T) {
 	t.Parallel()

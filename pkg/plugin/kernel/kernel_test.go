@@ -98,9 +98,10 @@ func TestHintsOfCheckRestoreWhatIsMissing(t *testing.T) {
 			"link add eth9 type bridge", "link set eth9 up", "addr add 10.8.0.5/24 dev eth9", "route add default via 10.8.0.1 dev eth9",
 			"rule add from 10.9.0.0/24 lookup main priority 5", "rule add from 10.7.0.0/24 lookup main priority 5", "rule add from 10.6.0.0/24 lookup main priority 5",
 		},
-		"a blackhole":       {"route add blackhole 10.7.0.0/24 table 100"},
-		"a route for a TOS": {"link add eth9 type bridge", "link set eth9 up", "route add 10.7.0.0/24 tos 0x10 dev eth9 table 100"},
-		"another length":    {"addr del 10.9.0.5/24 dev net1", "addr add 10.9.0.5/25 dev net1"},
+		"subnets' routes gone": {"route del 10.9.0.0/24 dev net1", "-6 route del fd00:9:1::/64 dev net1-1"},
+		"a blackhole":          {"route add blackhole 10.7.0.0/24 table 100"},
+		"a route for a TOS":    {"link add eth9 type bridge", "link set eth9 up", "route add 10.7.0.0/24 tos 0x10 dev eth9 table 100"},
+		"another length":       {"addr del 10.9.0.5/24 dev net1", "addr add 10.9.0.5/25 dev net1"},
 		"a rule that leads past ours": {
 			"link add eth9 type bridge", "link set eth9 up", "addr add 10.8.0.5/24 dev eth9", "route add default via 10.8.0.1 dev eth9",
 			"rule add not from 10.7.0.0/24 goto 32766 priority 5 protocol 77",

@@ -4,7 +4,6 @@
 package kernel
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -50,15 +49,20 @@ func (v veth) do(ctx context.Context) error {
 		return classify(action, string(v.op.Name), err)
 	}
 	if different != "" {
-		if err := v.remove(ctx, is); err != nil {
-			return err
-		}
-		return v.create(ctx)
+		return v.replace(ctx, is)
 	}
 	if is.Alias == v.op.Mark {
 		return nil
 	}
 	return classify(action, string(v.op.Name), v.conn.Do(ctx, v.marking()))
+}
+
+// replace removes a pair of ours, and then makes the planned one.
+func (v veth) replace(ctx context.Context, is rtnl.Link) error {
+	if err := v.remove(ctx, is); err != nil {
+		return err
+	}
+	return v.create(ctx)
 }
 
 // create makes the pair and marks it. One sendmsg has both messages, so that no signal
@@ -71,7 +75,7 @@ func (v veth) create(ctx context.Context) error {
 	if errors.Is(answers[0], unix.EEXIST) {
 		switch is, err := v.renamed(ctx); {
 		case err == nil:
-			return cmp.Or(v.remove(ctx, is), v.create(ctx))
+			return v.replace(ctx, is)
 		case !errors.Is(err, unix.ENODEV):
 			return classify(action, string(v.op.Name), err)
 		}
