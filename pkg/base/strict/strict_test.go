@@ -211,10 +211,18 @@ func TestAFaultIsAdoptedOnce(t *testing.T) {
 	if all.Len() != 33 {
 		t.Errorf("%d faults, want those that were only counted, too", all.Len())
 	}
+	if all.Adopt(&other, ""); all.Len() != 46 {
+		t.Errorf("%d faults, want those that were counted before, too", all.Len())
+	}
 }
 
 func TestAMisspellingResemblesTheWord(t *testing.T) {
 	t.Parallel()
+	var f strict.Faults
+	strict.Choice(f.ValueAt("w", []byte(`"ab3"`)), "x", "ab1", "ab2")
+	if got := cnierr.CNI("roce", f.Err("", "")).Details; got != `did you mean "ab1"?` { // the first one of those
+		t.Errorf("got %s", got)
+	}
 	for word, want := range map[string]bool{
 		"mode": true, "Mode": true, "mod": true, "moed": true, "omde": true, "modes": true, "xode": true, "nodes": false, "mdoe": true, "xyde": false, "models": true, "": false, "m": false,
 	} {

@@ -14,7 +14,7 @@ func TestAnAlikeTextHasTheSameForm(t *testing.T) {
 	t.Parallel()
 	r := NewAlike()
 	r.Name("node", "gpu-07")
-	r.Keep("218.0.219.1/pkg 24.10-1.1.4.0")
+	r.Keep("218.0.219.1/pkg 24.10-1.1.4.0.")
 	for _, c := range []struct{ in, want string }{
 		{"gpu-07 172.16.11.5/24", "node-1 240.0.1.1/24"},
 		{"172.16.11.9 172.16.12.5 172.16.11.5", "240.0.1.2 240.0.2.1 240.0.1.1"},

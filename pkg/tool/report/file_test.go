@@ -34,21 +34,24 @@ func TestAReportIsWrittenIntoNoFileOfAnotherUser(t *testing.T) {
 	before, err := os.Open(path)
 	fatal(t, err)
 	defer before.Close()
-	for range 2 {
-		r, err := report.Output(path, 0o600)
+	for _, mode := range []fs.FileMode{0o400, 0o600} {
+		r, err := report.Output(path, mode)
 		fatal(t, err)
 		_, err = r.WriteString("report")
 		fatal(t, errors.Join(err, r.Keep()))
 		r.Discard()
+		if _, err := r.WriteString("more"); !errors.Is(err, os.ErrClosed) {
+			t.Errorf("a report that is kept is open: %v", err)
+		}
+		if info, err := os.Stat(path); err != nil || info.Mode() != mode {
+			t.Errorf("%v, %v, want %v", info, err, mode)
+		}
 	}
 	if b, err := io.ReadAll(before); err != nil || string(b) != "others" {
 		t.Errorf("the file of another user: %q, %v", b, err)
 	}
 	if b, err := os.ReadFile(path); err != nil || string(b) != "report" {
 		t.Errorf("the report: %q, %v", b, err)
-	}
-	if info, err := os.Stat(path); err != nil || info.Mode() != 0o600 {
-		t.Errorf("%v, %v", info, err)
 	}
 	r, err := report.Output(path, 0o600)
 	fatal(t, err)
