@@ -107,7 +107,7 @@ func TestWhatAPluginSaysBecomesTheErrorOfTheCall(t *testing.T) {
 		`exec yes x`:                                                            "roce[5] " + lease(`it printed more than 1 MiB, and was stopped: "%s"`, strings.Repeat(`x\n`, 149)+"x") + "\n" + byHand,
 		`exec yes x >&2`:                                                        "roce[5] " + lease(`it printed more than 1 MiB, and was stopped: "%s"`, strings.Repeat(`x\n`, 149)+"x") + "\n" + byHand,
 		`echo '{"ips": []}'; exit 0`:                                            `roce[6] read result of IPAM plugin "foreign": it has no address` + "\n" + own,
-		`echo '{"ips": [{"address": "172.16.11.3/24"}]}'; exit 0`: "roce[100] " + lease("the node itself has 172.16.11.3") +
+		`echo '{"ips": [{"address": "10.9.0.5/24"}, {"address": "172.16.11.3/24"}]}'; exit 0`: "roce[100] " + lease("the node itself has 172.16.11.3") +
 			"\nexclude the addresses of the nodes in the configuration of that plugin",
 	} {
 		n := withPlugin(t)

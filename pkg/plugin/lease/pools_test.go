@@ -134,6 +134,22 @@ func TestALeaseHasTheGatewayAndTheRoutesOfItsRail(t *testing.T) {
 	}
 }
 
+// A route goes to the rail with its gateway in a subnet.
+func TestEachRailHasItsOwnRoutes(t *testing.T) {
+	t.Parallel()
+	n := newNode(t, source{config: `"rails": [{"master": "ens1"}, {"master": "ens2"}], "ipam": {"type": "roce-ipam", "subnets": [{"subnet": "10.4.{rail}.0/29"}],
+		"routes": [{"dst": "10.8.0.0/16", "gw": "10.4.1.6"}, {"dst": "10.9.0.0/16", "gw": "10.4.0.6"}]}`})
+	c, err := n.allocator().Claim(n.request("pod-0", ""), make([]plan.RailFacts, 2))
+	must(t, err)
+	rails, err := c.Acquire(t.Context())
+	must(t, err)
+	for i, want := range []string{"10.9.0.0/16", "10.8.0.0/16"} {
+		if got := rails[i].Lease.Routes; len(got) != 1 || got[0].Dst.String() != want {
+			t.Errorf("rail %d has the routes %v, want that to %s", i, got, want)
+		}
+	}
+}
+
 // TestAnAddressThatIsLeasedBeforeItsQuarantineEndsIsEarly: ADD asks the network longer about it.
 func TestAnAddressThatIsLeasedBeforeItsQuarantineEndsIsEarly(t *testing.T) {
 	t.Parallel()

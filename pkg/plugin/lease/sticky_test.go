@@ -190,6 +190,26 @@ func TestOnlyPodsOfAStatefulSetAskTheAgent(t *testing.T) {
 	}
 }
 
+func TestAPodHasAStickyAddressOfEachFamily(t *testing.T) {
+	t.Parallel()
+	n := newNode(t, source{config: sources()["a RailPool with sticky addresses"].config})
+	six := func(addr string) pool.Subnet {
+		r := netrange.Of(netip.MustParsePrefix(addr))
+		return pool.Subnet{Prefix: netip.MustParsePrefix("fd07::/64"), Ranges: []netrange.Range{r}}
+	}
+	must(t, n.files().Write(nodefile.File{Pool: "gpu", Quarantine: time.Hour, Sticky: true, Rails: [][]pool.Subnet{{ofPool("10.7.0.32-10.7.0.39"), six("fd07::20/125")}}}))
+	n.answers()
+	n.agent[stickyKey("pod-0")] = nodefile.Answer{Rails: [][]pool.Subnet{{ofPool("10.7.0.64-10.7.0.64"), six("fd07::40/128")}}, Until: n.now + grantTime}
+	if got := n.acquire("pod-0", ""); len(got) != 2 || got[0].String() != "10.7.0.64" || got[1].String() != "fd07::40" {
+		t.Errorf("got %v", got)
+	}
+	// Another pod has the second one, so that it must be asked for by its number.
+	n.agent[stickyKey("pod-1")] = nodefile.Answer{Rails: [][]pool.Subnet{{ofPool("10.7.0.65-10.7.0.65"), six("fd07::40/128")}}, Until: n.now + grantTime}
+	if _, err := n.claim("pod-1", "").Acquire(t.Context()); cnierr.CodeOf(err) != cnierr.TryAgain || !strings.Contains(err.Error(), `fd07::40: `) {
+		t.Errorf("got %v, want who has it", err)
+	}
+}
+
 // A rail that is skipped leaves its address, and the others have their own.
 func TestASkippedRailLeavesItsStickyAddress(t *testing.T) {
 	t.Parallel()

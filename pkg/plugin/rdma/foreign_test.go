@@ -87,12 +87,14 @@ func TestAnEntryOfAnotherInterfaceIsNotThatOfThePod(t *testing.T) {
 	}
 }
 
-// TestEachRailIsLookedAtForItsOwnAddresses has three rails, the first without an address to
-// set. The entries of others, of which two have the address, are not those of the pod.
+// TestEachRailIsLookedAtForItsOwnAddresses has a rail with a device that is gone, and three more,
+// the first without an address to set. The entries of others, of which two have the address, are not those of the pod.
 func TestEachRailIsLookedAtForItsOwnAddresses(t *testing.T) {
 	t.Parallel()
 	s := New(Config{Enter: here, Sys: sysfs("mlx5_0", v2("172.16.0.11"), v2("172.16.0.12"), "")})
-	var all, set plan.Ops
+	gone := wait("172.16.0.9")
+	gone.Device.Name, gone.Targets[0].Link = "mlx5_9", "net0"
+	all, set := plan.OnHost(gone), setting("net0", "172.16.0.9")
 	for i, link := range []conf.LinkName{"net1", "net1-1", "net1-2"} {
 		g := wait([]string{"172.16.0.10", "172.16.0.11", "172.16.0.12"}[i])
 		g.Targets[0].Link = link

@@ -74,6 +74,11 @@ func TestUsersOfASharedDeviceAreThoseOfANamespace(t *testing.T) {
 	if diff := cmp.Diff([]string{"process 223 (ib_write_bw) uses mlx5_0/1"}, pod); errors.Join(err, err2) != nil || diff != "" || len(all) != 4 {
 		t.Errorf("got %v and %v, %v, %v", pod, all, err, err2)
 	}
+	recorded = append(recorded, plan.OnHost(plan.Port{Device: n.devices[1].device()})...)
+	n.failAt = 2 + 3 + 3 // the last of three questions about each device, the first of which is gone
+	if got, err := s.Users(t.Context(), recorded, netns.ID{}); cnierr.CodeOf(err) != cnierr.IO || !strings.Contains(err.Error(), "mlx5_1") || !cmp.Equal(got, all) {
+		t.Errorf("without an answer about the last device: %v, %v, want those of the first beside code %d", got, err, cnierr.IO)
+	}
 	n.deaf = unix.ENOBUFS // the kernel has no memory now
 	if got, err := s.Users(t.Context(), recorded, netns.ID{}); cnierr.CodeOf(err) != cnierr.TryAgain {
 		t.Errorf("without an answer: %v, %v, want code %d and not the users of another device", got, err, cnierr.TryAgain)
