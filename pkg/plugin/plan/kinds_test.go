@@ -132,6 +132,28 @@ func TestWhatALostRecordLeavesToUndo(t *testing.T) {
 	}
 }
 
+// DEL and repair show operations that no plan has.
+func TestCommandsOfWhatNoPlanHas(t *testing.T) {
+	t.Parallel()
+	v4, v6 := netip.MustParseAddr("10.0.0.1"), netip.MustParseAddr("fd00::1")
+	rail := plan.AlignRail{Link: "net1", Device: plan.RDMADevice{Name: "mlx5_0", Port: 2}, At: []int{4, 7}}
+	other := plan.AlignRail{Link: "net2", Device: plan.RDMADevice{Name: "mlx5_1", Port: 1}}
+	got := plan.InPod(
+		plan.Orphans{Link: "net1", Mark: "roce:c1/net1"}, plan.Carriers{Addresses: []netip.Addr{v4, v6}}, plan.Up{Link: "net1", MTU: 1280},
+		plan.Align{Index: conf.EqualIndex, Rails: []plan.AlignRail{rail, other}},
+	).Commands("pod")
+	want := []string{
+		"# rules of protocol 82 from the addresses of net1 in pod (ip -n pod rule show protocol 82)",
+		"# macvlans and ipvlans in pod with 10.0.0.1, fd00::1 (ip -n pod -d addr show)",
+		"ip -n pod link set dev net1 mtu 1280 up",
+		"# net1: make the GID index 4 7 in the table of mlx5_0/2, with fillers of 169.254.64.0/20",
+		"# net2: make the GID index 4 7 in the table of mlx5_1/1, with fillers of 169.254.64.0/20",
+	}
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Errorf("(-want +got):\n%s", diff)
+	}
+}
+
 func TestFillersAreNodesOfTheNIC(t *testing.T) {
 	t.Parallel()
 	c := plan.Child{Name: "net1", Parent: "ens1", NIC: plan.NIC{Index: 7}, Mode: conf.VEPA, MTU: 9000, MAC: conf.MAC{2, 9}, Mark: "roce:c1/net1"}
