@@ -28,6 +28,7 @@ import (
 
 	"github.com/roce-cni/roce-cni/cmd/internal/plugin"
 	"github.com/roce-cni/roce-cni/pkg/base/cnierr"
+	"github.com/roce-cni/roce-cni/pkg/cluster/agent/grant"
 	"github.com/roce-cni/roce-cni/pkg/plugin/nodefile"
 )
 
@@ -208,6 +209,63 @@ old gpu 0 0 of 0 1 0`,
 				t.Errorf("%s: the hint is %s", args, hint)
 			}
 		}
+	}
+}
+
+// TestWhatACommandCannotDoIsSaidAtOnce has each step of a start fail in turn. It sets the log of client-go,
+// so no other test runs meanwhile.
+func TestWhatACommandCannotDoIsSaidAtOnce(t *testing.T) {
+	f := folder{t, t.TempDir()}
+	f.write("node/etc/machine-id", "0123456789abcdef0123456789abcdef\n", 0o600)
+	f.write("file", "", 0o600)
+	must := func(err error) {
+		if t.Helper(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	boot, err := plugin.BootID()
+	must(err)
+	another, err := grant.Listen(nodefile.Store{Dir: filepath.Join(f.root, "taken"), BootID: boot})
+	must(err)
+	defer another.Close()
+	busy, err := net.Listen("tcp", "127.0.0.1:0")
+	must(err)
+	defer busy.Close()
+	s := newServer(t)
+	agent := "agent @state --node n1 --host-root @node --kubeconfig " + kubeconfigOf(t, s.URL) + " --listen " + freeAddress(t) + " "
+	for args, want := range map[string]string{
+		strings.Replace(agent, "@state", "?", 1) + "--rails 0": `5 find "state folder": there is none`,
+		agent + "--node=":                             `7 use flag "--node": the node has no name`,
+		agent + "--kubeconfig @none":                  `7 connect to the API server "@none": stat @none: no such file or directory`,
+		strings.Replace(agent, "@state", "@file", 1):  `5 prepare state folder "@file/pools": not a directory`,
+		agent + "--service-cluster-ip-range=10.96":    `7 read flag "--service-cluster-ip-range": "10.96" is no CIDR of Services`,
+		agent + "--listen " + busy.Addr().String():    `5 listen at "` + busy.Addr().String() + `": listen tcp ` + busy.Addr().String() + `: bind: address already in use`,
+		strings.Replace(agent, "@state", "@taken", 1): `5 listen at "@taken/pools/_agent": another process listens there`,
+		"gc -":                              `7 use command "gc": gc works only on a cluster`,
+		"gc - --cluster --interval 999ms":   `7 use option "--interval": 999ms would ask the API server without a pause`,
+		"gc - --cluster --kubeconfig @none": `7 connect to the API server "@none": stat @none: no such file or directory`,
+		"gc - --cluster --once":             `7 connect to the API server: unable to load in-cluster configuration, KUBERNETES_SERVICE_HOST and KUBERNETES_SERVICE_PORT must be defined`,
+		"pools - --by rack":                 `7 read flag "--by": got "rack"`,
+		"uninstall @file --to @bin":         `5 list records "@file/attachments": open @file/attachments: not a directory`,
+	} {
+		words := strings.Fields(strings.ReplaceAll(args, "@", f.root+"/"))
+		state := func() (string, error) {
+			if words[1] == "?" {
+				return "", cnierr.New(cnierr.IO, "find", "state folder", "", "there is none")
+			}
+			return words[1], nil
+		}
+		cmd := map[string]func() *cobra.Command{
+			"agent": func() *cobra.Command { return agentCommand(state) }, "gc": gcCommand, "pools": PoolsCommand,
+			"uninstall": func() *cobra.Command { return uninstallCommand(state) },
+		}[words[0]]()
+		_, err := runs(t, cmd, words[2:]...)
+		if got := strings.ReplaceAll(fmt.Sprint(cnierr.CodeOf(err), " ", err), f.root+"/", "@"); got != want {
+			t.Errorf("%s:\n%s\nwant\n%s", args, got, want)
+		}
+	}
+	for _, asked := range s.asked {
+		t.Errorf("the API server is asked: %s", asked)
 	}
 }
 

@@ -46,6 +46,9 @@ func aState() state {
 		b.Status.Size, b.Status.Used, b.Status.Free = 16, 1+i, 15-i
 		s.blocks = append(s.blocks, b)
 	}
+	odd8 := kube.RailBlock{ObjectMeta: metav1.ObjectMeta{Name: "compute-8"}} // its pool had blocks of another size
+	odd8.Spec = block.Spec{Pool: "compute", Index: 8, Size: 8, Owner: block.Owner{NodeName: "gpu-07"}}
+	s.blocks = append(s.blocks, odd8)
 	lost := kube.RailBlock{ObjectMeta: metav1.ObjectMeta{Name: "gone.7-1"}} // its pool is gone
 	lost.Spec = block.Spec{Pool: "gone", Rack: "7", Index: 1, Size: 16, Owner: block.Owner{NodeName: "gpu-07"}}
 	s.blocks = append(s.blocks, lost)
@@ -73,11 +76,12 @@ BLOCK         NODE    FIRST RAIL               SIZE  USED  FREE  CONFIRMED
 compute-1027  gpu-07  10.1.64.48-10.1.64.63    16    1     15    never
 compute-1033  old     10.1.64.144-10.1.64.159  16    2     14    never
 compute-1040  old     10.1.65.0-10.1.65.15     16    3     13    never
+compute-8     gpu-07  ?                        0     0     0     never
 gone.7-1      gpu-07  ?                        0     0     0     never
 `},
 		"nodes": {printNodes, `
 NODE    STATE      POOL     BLOCKS  SIZE  USED  FREE
-gpu-07  Ready      compute  1       16    1     15
+gpu-07  Ready      compute  2       16    1     15
 gpu-07  Ready      gone     1       0     0     0
 gpu-08  not Ready  -        0       0     0     0
 old     gone       compute  2       32    5     27
@@ -201,7 +205,7 @@ func TestTheListsHaveADocument(t *testing.T) {
 	}{
 		"pools":  {printPools, `{"blocks":1024,"claimed":2,"conditions":[{"lastTransitionTime":null,"message":"","reason":"","status":"True","type":"Valid"}],"free":16381,"pool":"compute","quarantined":0,"reserved":0,"size":0,"state":"ok","used":3}`},
 		"blocks": {printBlocks, `{"block":"compute-1027","firstRail":"10.1.64.48-10.1.64.63","free":15,"node":"gpu-07","pool":"compute","quarantined":0,"size":16,"used":1}`},
-		"nodes":  {printNodes, `{"blocks":1,"free":15,"node":"gpu-07","pool":"compute","size":16,"state":"Ready","used":1}`},
+		"nodes":  {printNodes, `{"blocks":2,"free":15,"node":"gpu-07","pool":"compute","size":16,"state":"Ready","used":1}`},
 	} {
 		f := cli.Format{Name: "json"}
 		var got bytes.Buffer

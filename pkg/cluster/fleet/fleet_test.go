@@ -134,6 +134,14 @@ func TestWhatDiffersIsNamed(t *testing.T) {
 			}
 			return n
 		}, []string{}},
+		"no switch is heard": {func(n []Node) []Node {
+			for i := range n {
+				for r := range n[i].Rails {
+					n[i].Rails[r].Switch = ""
+				}
+			}
+			return n
+		}, []string{}},
 		"one node": {func(n []Node) []Node { return n[:1] }, []string{}},
 		"no node":  {func([]Node) []Node { return nil }, []string{}},
 		"two nodes, of which the cables of one are swapped": {func(n []Node) []Node {

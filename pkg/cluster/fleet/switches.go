@@ -100,9 +100,6 @@ func (w *wiring) neighbours(onSwitch map[socket][]*wiring) []*wiring {
 // judge compares each rail with those of neighbours that have most of the other rails on the
 // same switches. A node has its own vote, also if its switch is not known.
 func (w *wiring) judge(neighbours []*wiring) {
-	if len(neighbours) == 0 {
-		return // no LLDP
-	}
 	votes := make([]map[string]int, len(w.at))
 	total := make([]int, len(w.at))
 	for k, s := range w.at {

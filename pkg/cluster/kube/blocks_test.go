@@ -181,6 +181,12 @@ func TestAListIsAskedForAsFreshAsItMustBe(t *testing.T) {
 
 func TestHalfAListIsNone(t *testing.T) {
 	t.Parallel()
+	want := sample()
+	want.UID, want.ResourceVersion, want.Created = "uid-1", "42", time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
+	whole := serve(t, answer{code: 200, body: `{"metadata": {}, "items": [` + railBlock("uid-1").body + `]}`})
+	if got, err := whole.api(t).Blocks().List(t.Context(), block.Query{}); err != nil || !cmp.Equal(got, []block.Block{want}) {
+		t.Errorf("a whole list: %+v, error %v", got, err)
+	}
 	s := serve(t, page("x", "a"), status(410, "Expired"))
 	if got, err := s.api(t).Blocks().List(t.Context(), block.Query{Freshness: block.Latest}); !busy(0)(err) || got != nil {
 		t.Errorf("%d blocks, error %v", len(got), err)

@@ -208,6 +208,12 @@ func TestRailsOfANodeAreOneConditionAndOneTaint(t *testing.T) {
 	if last := s.requests()[2]; strings.Contains(last.body, "nvidia.com") || !strings.Contains(last.body, `"8"`) {
 		t.Errorf("a taint that has gone is written again: %s", last.body)
 	}
+	for want, answers := range map[int][]answer{1: {status(500, "InternalError")}, 2: {it("", other), status(500, "InternalError")}} {
+		s := serve(t, answers...)
+		if err := s.api(t).SetRails(t.Context(), "gpu-1", down, true); !is(block.ErrUnknown)(err) || len(s.requests()) != want {
+			t.Errorf("without an answer to request %d: %v, sent %+v", want, err, s.requests())
+		}
+	}
 	s = serve(t, it(said, ours), status(409, "Conflict"))
 	if err := s.api(t).SetRails(t.Context(), "gpu-1", down, false); !is(block.ErrConflict)(err) {
 		t.Errorf("of a Node that has changed: %v", err)

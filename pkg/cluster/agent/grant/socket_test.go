@@ -158,7 +158,7 @@ func TestTheLastAnswerIsWaitedFor(t *testing.T) {
 			}
 			go func() { _, _ = io.Copy(io.Discard, near) }()
 			time.Sleep(time.Second)
-			if want == context.Canceled {
+			if errors.Is(want, context.Canceled) {
 				cancel()
 			} else {
 				_ = l.Close()
