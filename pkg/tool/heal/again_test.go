@@ -182,6 +182,27 @@ func TestAPodThatChangesAllTheTimeIsNotLookedAtAllTheTime(t *testing.T) {
 	})
 }
 
+func TestARepairThatDoesNotEndLeavesTimeForTheOthers(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		m := newMachine(t, 2)
+		synctest.Wait()
+		m.mu.Lock()
+		m.endless = container(0)
+		m.mu.Unlock()
+		for i := range 2 {
+			m.damage(container(i))
+			m.tells(container(i))
+			time.Sleep(again + quiet)
+		}
+		time.Sleep(patience)
+		synctest.Wait()
+		if n := len(m.repairs()); n != 1 {
+			t.Errorf("%d repairs of the other one", n)
+		}
+	})
+}
+
 // A call of the runtime has the lock of the container. It is not waited for, and not forgotten.
 func TestAContainerThatIsLockedIsLookedAtLater(t *testing.T) {
 	t.Parallel()

@@ -56,7 +56,7 @@ func of(rec record.Record) attachment {
 			a.nics[string(c.Name)] = string(c.Parent)
 		}
 		switch link := string(op.Link()); {
-		case op.Place == plan.Pod || link == "":
+		case op.Place == plan.Pod || link == "" || op.By() == plan.ByRDMA: // its link is in the pod, wherever the device is
 		case op.Shared:
 			a.parents = append(a.parents, link)
 		default:

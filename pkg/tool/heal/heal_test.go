@@ -41,6 +41,7 @@ type machine struct {
 	nic      error                     // stands in the way of each repair
 	why      map[conf.Attachment]error // what Repair can do nothing about
 	slow     conf.Attachment           // a look at it does not end in time
+	endless  conf.Attachment           // a repair of it does not end in time
 	noisy    bool                      // something changes during each look
 	ended    error                     // why no namespace has a number
 	looks    int
@@ -68,8 +69,13 @@ func (m *machine) Lost(ctx context.Context, at conf.Attachment) (plan.Ops, error
 	return nil, why
 }
 
-func (m *machine) Repair(_ context.Context, at conf.Attachment) (plan.Ops, error) {
+func (m *machine) Repair(ctx context.Context, at conf.Attachment) (plan.Ops, error) {
 	m.mu.Lock()
+	if at == m.endless {
+		m.mu.Unlock()
+		<-ctx.Done()
+		return nil, ctx.Err()
+	}
 	defer m.mu.Unlock()
 	m.repaired = append(m.repaired, m.now())
 	if m.nic != nil {
@@ -377,6 +383,7 @@ func TestAChangeOfWhatAnAttachmentHasConcernsIt(t *testing.T) {
 	}
 	routes := append(slices.Clone(links), plan.Op{Place: plan.Host, Kind: plan.Route{Link: "veth1"}})
 	in := append(slices.Clone(links), plan.Op{Place: plan.Pod, Kind: plan.Route{Link: "net1"}})
+	gid := plan.OnHost(plan.GID{Targets: []plan.GIDTarget{{Link: "net1"}}}) // in shared mode, the host sees the entry
 	for name, tt := range map[string]struct {
 		ops         plan.Ops
 		event       Event
@@ -392,7 +399,8 @@ func TestAChangeOfWhatAnAttachmentHasConcernsIt(t *testing.T) {
 		"a route of the host comes":   {routes, Event{NSID: own}, false, false},
 		"without routes of the host":  {in, Event{NSID: own, Gone: true}, false, false},
 		"an RDMA device":              {routes, Event{RDMA: true}, false, false},
-		"an RDMA device that it has":  {append(plan.InPod(plan.GID{Targets: []plan.GIDTarget{{Link: "net1"}}}), links...), Event{RDMA: true}, true, true},
+		"an RDMA device that it has":  {append(slices.Clone(gid), links...), Event{RDMA: true}, true, true},
+		"a link of its GID's name":    {append(slices.Clone(gid), links...), Event{NSID: own, Link: "net1"}, false, false},
 	} {
 		a := of(record.Record{Attachment: container(5), Network: "rails", Pod: podOf(container(5)), Plan: plan.Plan{Ops: tt.ops}})
 		want := attachment{
