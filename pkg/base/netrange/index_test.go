@@ -55,6 +55,9 @@ func TestNumbersBeyondASubnetAreNoAddressesOfIt(t *testing.T) {
 	if n := netrange.ToNumber(netip.MustParseAddr("::1:0:0:0:5")); n != math.MaxUint64 {
 		t.Errorf("one past 64 bits is number %d", n)
 	}
+	if r := netrange.Numbers(7, 1<<32); r.String() != "::7-::1:0:0" {
+		t.Errorf("the host indexes 7 to 2^32 are %v", r)
+	}
 	for subnet, n := range map[string]uint64{
 		"10.0.0.0/24": 256, "10.0.1.0/24": 257, "10.0.255.0/24": math.MaxUint64, "0.0.0.0/0": 1 << 32, "fd00::/96": 1 << 32, "10.0.0.1/32": 1,
 	} {

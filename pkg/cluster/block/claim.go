@@ -315,9 +315,10 @@ func (w *claim) sift(ctx context.Context, all []Block) (mine []Block, err error)
 	return mine, nil
 }
 
-// clone reports another live node with our machine-id, which stops no claim (ADR 25).
+// clone reports the owner of b, which is another node, if it lives and has our machine-id. That stops
+// no claim (ADR 25).
 func (w *claim) clone(ctx context.Context, b Block) error {
-	if b.Spec.MachineID != w.Node.MachineID || w.Node.owns(b) {
+	if b.Spec.MachineID != w.Node.MachineID {
 		return nil
 	}
 	var state OwnerState

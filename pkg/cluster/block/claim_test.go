@@ -196,6 +196,10 @@ func TestABlockIsTriedOnce(t *testing.T) {
 	if creates := store.Calls(blocktest.Create) - 16; creates != 16 {
 		t.Errorf("%d creates in a pool of 16 blocks", creates)
 	}
+	store.Lag = 0 // the next claim sees it in the list
+	if _, err := c.Claim(t.Context(), s, nil); cnierr.CodeOf(err) != cnierr.PoolExhausted || store.Calls(blocktest.Create) != 32 {
+		t.Errorf("%d creates more: %v", store.Calls(blocktest.Create)-32, err)
+	}
 }
 
 func TestABlockThatHasJustBeenFreedIsFound(t *testing.T) {

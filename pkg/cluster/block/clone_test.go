@@ -71,6 +71,21 @@ func TestACloneInAnotherRackIsReportedAsAClone(t *testing.T) {
 	}
 }
 
+// Clones begin at different blocks, so that they do not meet at each.
+func TestClonesHaveAnOrderOfTheirOwn(t *testing.T) {
+	t.Parallel()
+	s := sized(t, 256)
+	first := map[string]bool{}
+	for i := range 8 {
+		clone := claimer(blocktest.NewMem(), 1)
+		clone.Node.Name = fmt.Sprint("clone-", i)
+		first[mustClaim(t, clone, s).Name] = true
+	}
+	if len(first) < 7 {
+		t.Errorf("8 clones begin at %v", first)
+	}
+}
+
 func noNode(context.Context, string) (string, error) { return "", block.ErrNotFound }
 
 // Who does what the remedy says leaves a block under the old machine-id behind,

@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"net/netip"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -166,6 +167,50 @@ func (r *rival) Create(ctx context.Context, b block.Block) (block.Block, error) 
 		r.came = err == nil
 	}
 	return r.Mem.Create(ctx, b)
+}
+
+func TestAClaimCountsItsConflictsAndLists(t *testing.T) {
+	t.Parallel()
+	got, err := claimer(&rival{Mem: blocktest.NewMem()}, 1).Claim(t.Context(), sized(t, 16), nil)
+	if err != nil || got.Conflicts != 1 || got.Lists != 1 {
+		t.Errorf("%d conflicts and %d lists, error %v; want one of each", got.Conflicts, got.Lists, err)
+	}
+}
+
+// sorted is a store with lists in the order of their indexes.
+type sorted struct{ *blocktest.Mem }
+
+func (s sorted) List(ctx context.Context, q block.Query) ([]block.Block, error) {
+	out, err := s.Mem.List(ctx, q)
+	slices.SortFunc(out, func(a, b block.Block) int { return a.Spec.Index - b.Spec.Index })
+	return out, err
+}
+
+// TestTheBlockThatTheCallerDoesNotKnowIsAdopted has one before it that the caller knows, one that has
+// no address any more, and one that another node has claimed since the list.
+func TestTheBlockThatTheCallerDoesNotKnowIsAdopted(t *testing.T) {
+	t.Parallel()
+	whole := space(t, `{"rails": [{"subnets": [{"subnet": "10.0.0.0/24"}]}]}`, "")
+	now := space(t, `{"rails": [{"subnets": [{"subnet": "10.0.0.0/24", "exclude": ["10.0.0.0/28"]}]}]}`, "")
+	store := sorted{blocktest.NewMem()}
+	var all []block.Block
+	for range whole.Blocks() {
+		all = append(all, mustClaim(t, claimer(store, 1), whole, all...))
+	}
+	slices.SortFunc(all, func(a, b block.Block) int { return a.Spec.Index - b.Spec.Index })
+	if _, err := store.List(t.Context(), block.Query{Freshness: block.Cached}); err != nil { // the cache knows all of it
+		t.Fatal(err)
+	}
+	store.Lag = 10
+	must(t, store.Delete(t.Context(), all[2].Name, all[2].UID, all[2].ResourceVersion))
+	theirs := all[2]
+	theirs.Spec.Owner = block.Owner{NodeName: "other", MachineID: "other"}
+	if _, err := store.Create(t.Context(), theirs); err != nil {
+		t.Fatal(err)
+	}
+	if got := mustClaim(t, claimer(store, 1), now, all[1]); got.Name != all[3].Name || got.UID != all[3].UID {
+		t.Errorf("got %s, want %s", got.Name, all[3].Name)
+	}
 }
 
 // TestACacheThatIsBehindHidesNoBlock has a large pool of which two blocks are free,

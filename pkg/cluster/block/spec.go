@@ -123,14 +123,10 @@ type named struct {
 
 // apart reports the first two racks that share addresses.
 func (p Pool) apart(path string, all []named, f *strict.Faults) {
-	slices.SortStableFunc(all, func(a, b named) int {
-		if c := a.prefix.Addr().Compare(b.prefix.Addr()); c != 0 {
-			return c
-		}
-		return a.prefix.Bits() - b.prefix.Bits()
-	})
+	slices.SortStableFunc(all, func(a, b named) int { return a.prefix.Addr().Compare(b.prefix.Addr()) })
 	for i := 1; i < len(all); i++ {
-		// Prefixes are nested or apart, so a clash shows between neighbours.
+		// Prefixes are nested or apart, and those of one rack equal or apart. So a clash shows
+		// between neighbours.
 		a, b := all[i-1], all[i]
 		if a.rack != b.rack && a.prefix.Overlaps(b.prefix) {
 			f.Add(cnierr.BadConfig, path, "give each rack its own subnets", "%s of rack %q overlaps %s of rack %q", b.prefix, b.rack, a.prefix, a.rack)

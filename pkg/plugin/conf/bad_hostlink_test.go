@@ -21,6 +21,7 @@ func TestFaultsOfHostLink(t *testing.T) {
 		{ofPool(one) + `, "hostLink": {}`, cnierr.BadConfig, `"hostLink.routes": missing`, `the CIDRs of the cluster's Services`},
 		{ofPool(one) + `, "hostLink": {"routes": [], "route": []}`, cnierr.BadConfig, `"hostLink.route": unknown key`, `did you mean "routes"?`},
 		{ofPool(one) + `, "hostlink": {}`, cnierr.BadConfig, `"hostlink": unknown key`, `did you mean "hostLink"?`},
+		{ofPool(one) + `, "hostLink": true`, cnierr.Decode, `"hostLink": want an object, got true or false`, ``},
 		{link(`"auto"`), cnierr.BadConfig, `"hostLink.routes": "auto" is not in a list`, `write {"routes": ["auto"]}`},
 		{link(`["auto", "10.96.0.0/12", "auto"]`), cnierr.BadConfig, `"hostLink.routes[2]": "auto" appears twice`, `keep one`},
 		{link(`["Auto"]`), cnierr.BadConfig, `"hostLink.routes[0]": "Auto" is not a prefix`, ``},

@@ -85,6 +85,10 @@ func TestCheckKnowsTheMACsOfThePodAtLast(t *testing.T) {
 	if want := (map[conf.LinkName]conf.MAC{"net1": {2, 0, 0, 0, 0, 7}}); err != nil || !maps.Equal(r.MACs, want) {
 		t.Errorf("got %v, %v, want %v", r.MACs, err, want)
 	}
+	in = behind(`{"interfaces": 5}`, "")
+	in.Command = "CHECK"
+	_, err = conf.Parse(in)
+	bad{"5", cnierr.Decode, `"prevResult": not the result of a CNI plugin`, "the plugin before roce in the list"}.check(t, err)
 }
 
 func TestDeviceIDIsTakenOnlyInTheFormOfADevice(t *testing.T) {

@@ -87,6 +87,11 @@ func TestNamesOfPoolsAndModes(t *testing.T) {
 			t.Errorf("%s: %s, %s", mode, got, mode.Kind())
 		}
 	}
+	for index, want := range map[conf.GIDIndex]string{conf.AnyIndex: "any", conf.EqualIndex: "equal", 7: "7"} {
+		if got := index.String(); got != want {
+			t.Errorf("GID index %d: %s", index, got)
+		}
+	}
 	for config, want := range map[string]string{`{"type": "macvlan"}`: "macvlan", `{"type": 5}`: "", `{`: "", `{}`: ""} {
 		if got := conf.Program(call(config)); got != want {
 			t.Errorf("%s: program %q, want %q", config, got, want)

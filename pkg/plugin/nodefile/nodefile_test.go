@@ -138,9 +138,11 @@ func TestAFileOfAnotherBootIsNotUsed(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
 	must(t, at(dir).Write(sample(t, 1)))
-	_, err := nodefile.Store{Dir: dir, BootID: "boot-2"}.Read("gpu")
-	if cnierr.CodeOf(err) != cnierr.TryAgain || !strings.Contains(err.Error(), "of another boot") || !strings.Contains(cnierr.CNI("roce", err).Details, "since the boot") {
-		t.Errorf("got %v, want code %d", err, cnierr.TryAgain)
+	for _, boot := range []string{"boot-0", "boot-2", ""} {
+		_, err := nodefile.Store{Dir: dir, BootID: boot}.Read("gpu")
+		if cnierr.CodeOf(err) != cnierr.TryAgain || !strings.Contains(err.Error(), "of another boot") || !strings.Contains(cnierr.CNI("roce", err).Details, "since the boot") {
+			t.Errorf("in boot %q: got %v, want code %d", boot, err, cnierr.TryAgain)
+		}
 	}
 	if _, err := at(dir).Read("gpu"); err != nil {
 		t.Errorf("in the boot that it was written in: %v", err)

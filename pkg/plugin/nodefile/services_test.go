@@ -69,6 +69,7 @@ func TestServicesThatCannotBeUsed(t *testing.T) {
 	}{
 		"missing":        {"", cnierr.TryAgain, "rocectl agent has not written it yet"},
 		"another boot":   {`{"version": 1, "bootID": "boot-0", "services": ["10.96.0.0/12"]}`, cnierr.TryAgain, "of another boot"},
+		"a later boot":   {`{"version": 1, "bootID": "boot-2", "services": ["10.96.0.0/12"]}`, cnierr.TryAgain, "of another boot"},
 		"torn":           {`{"version": 1, "bootID"`, cnierr.Unreadable, "unexpected end of JSON input"},
 		"newer":          {`{"version": 2, "bootID": "boot-1", "services": ["10.96.0.0/12"]}`, cnierr.Unreadable, "version 2"},
 		"more keys":      {`{"version": 1, "bootID": "boot-1", "services": ["10.96.0.0/12"], "x": 1}`, cnierr.Unreadable, `"x"`},

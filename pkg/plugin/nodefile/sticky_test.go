@@ -99,6 +99,7 @@ func TestTheAgentsAnswerIsHeard(t *testing.T) {
 }
 
 func TestWithoutAnAnswerThatCanBeReadThereIsAnError(t *testing.T) {
+	t.Parallel()
 	say := func(text string) func(net.Conn) {
 		return func(conn net.Conn) {
 			_, _, _ = nodefile.ReadRequest(conn)
@@ -131,6 +132,7 @@ func TestWithoutAnAnswerThatCanBeReadThereIsAnError(t *testing.T) {
 		"no address":           {say(strings.Replace(address, `"10.0.0.7"`, ``, 1) + `}`), "rails[0].subnets[0]: ranges: none"},
 	} {
 		t.Run(name, func(t *testing.T) {
+			t.Parallel()
 			s := deep(t)
 			nodefiletest.Listen(t, s, tt.agent)
 			began := time.Now()

@@ -350,8 +350,8 @@ func TestSubnetsOfTheNICs(t *testing.T) {
 	}
 }
 
-// TestNICsOfTwoVendorsAreSelectedByBoth has a bond of one NIC, too, of which the device plugin sees
-// the NIC.
+// TestNICsOfTwoVendorsAreSelectedByBoth has NICs on no PCI bus, too, and a bond of one NIC, of which
+// the device plugin sees the NIC.
 func TestNICsOfTwoVendorsAreSelectedByBoth(t *testing.T) {
 	t.Parallel()
 	n := server("172.16.11.5/24", "172.16.12.5/24")
@@ -360,8 +360,12 @@ func TestNICsOfTwoVendorsAreSelectedByBoth(t *testing.T) {
 	if got := strings.Join(strings.Fields(fmt.Sprint(docs)), ""); err != nil || strings.Count(got, `{"vendors":["14e4","15b3"],"deviceIDs":["1021"],`) != 2 {
 		t.Errorf("got %s, %v", got, err)
 	}
-	got := onPCI([]nic.Details{{Netdev: "ens0"}, {Netdev: "bond0", Slaves: []string{"ens1"}}, {Netdev: "bond1", Slaves: []string{"ens2", "ens3"}}})
-	if diff := cmp.Diff([]string{"ens0", "ens1", "ens2", "ens3"}, got); diff != "" {
+	match, selectors, comment := matching(n, []nic.Details{{Netdev: "ens0"}, {Netdev: "ens1"}})
+	if text := indent(match); text != indent(selectors) || strings.Join(strings.Fields(text), "") != `{"ifNames":["ens0","ens1"]}` || !strings.Contains(comment, "on no PCI bus") {
+		t.Errorf("NICs on no PCI bus: %s, %s", text, comment)
+	}
+	slaves := onPCI([]nic.Details{{Netdev: "ens0"}, {Netdev: "bond0", Slaves: []string{"ens1"}}, {Netdev: "bond1", Slaves: []string{"ens2", "ens3"}}})
+	if diff := cmp.Diff([]string{"ens0", "ens1", "ens2", "ens3"}, slaves); diff != "" {
 		t.Errorf("(-want +got)\n%s", diff)
 	}
 }

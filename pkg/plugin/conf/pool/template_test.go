@@ -9,6 +9,13 @@ import (
 	"github.com/roce-cni/roce-cni/pkg/plugin/conf/pool"
 )
 
+func TestTheLeasesOfARailPoolHaveANameOfTheirOwn(t *testing.T) {
+	t.Parallel()
+	if got := pool.OfRailPool("gpu"); got != "rail:gpu" {
+		t.Errorf("got %s", got)
+	}
+}
+
 func TestPlaceholdersAreTheNumberOfTheRail(t *testing.T) {
 	t.Parallel()
 	for in, want := range map[string]string{
