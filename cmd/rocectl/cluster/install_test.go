@@ -4,6 +4,7 @@
 package cluster
 
 import (
+	"errors"
 	"fmt"
 	"io/fs"
 	"net/netip"
@@ -14,6 +15,7 @@ import (
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
+	"github.com/spf13/cobra"
 
 	"github.com/roce-cni/roce-cni/cmd/internal/plugin"
 	"github.com/roce-cni/roce-cni/pkg/base/cnierr"
@@ -123,6 +125,26 @@ func TestThePluginsAreInstalledWholeAndRemoved(t *testing.T) {
 		if diff := cmp.Diff(step.files, f.files("bin")); diff != "" {
 			t.Errorf("after %s %s (-want +got)\n%s", step.command, step.args, diff)
 		}
+	}
+}
+
+// TestTheCommandsOfANodeNeedItsFolder: uninstall refuses one that the user names and that is missing.
+func TestTheCommandsOfANodeNeedItsFolder(t *testing.T) {
+	t.Parallel()
+	missing := errors.New("no such folder")
+	state := func() (string, error) { return "", errors.New("no state folder") }
+	var got []string
+	for _, cmd := range append(Commands(), NodeCommands(state, func(*cobra.Command, []string) error { return missing })...) {
+		got = append(got, cmd.Name())
+		if cmd.Name() != "uninstall" {
+			continue
+		}
+		if said, err := runs(t, cmd, "--to", t.TempDir(), "--force"); !errors.Is(err, missing) || said != "" {
+			t.Errorf("it prints %q, and returns %v", said, err)
+		}
+	}
+	if want := []string{"gc", "install", "agent", "uninstall"}; !cmp.Equal(got, want) {
+		t.Errorf("there are %q, want %q", got, want)
 	}
 }
 

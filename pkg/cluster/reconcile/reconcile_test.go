@@ -47,7 +47,7 @@ type cluster struct {
 	unsure              error             // of questions whether a pool is used
 	unsureOf            string            // the pool that these are about; "": all
 	noLeases, noBlocks  error             // of lists of them
-	noPods              error             // of questions for pods
+	noBound, noPods     error             // of questions for pods of a node, and for one pod
 	unsaid              error             // of writes of a status
 	listed              func()            // after each list of leases
 	unanswered          string            // the pool with a mark that gets no answer
@@ -88,7 +88,7 @@ func (c *cluster) Machine(_ context.Context, name string) (string, error) {
 }
 
 func (c *cluster) Bound(_ context.Context, name string) (bool, error) {
-	return c.bound[name], c.noPods
+	return c.bound[name], c.noBound
 }
 
 func (c *cluster) Ready(_ context.Context, name string) (bool, error) {
@@ -311,7 +311,7 @@ func TestNothingIsSaidOfAClusterThatWasSeenInPart(t *testing.T) {
 	c.hold("db-0", "n")
 	c.leave("gone")
 	c.bound["gone"] = true
-	for name, fault := range map[string]*error{"leases": &c.noLeases, "pools": &c.away, "blocks": &c.noBlocks, "nodes": &c.err, "pods": &c.noPods} {
+	for name, fault := range map[string]*error{"leases": &c.noLeases, "pools": &c.away, "blocks": &c.noBlocks, "nodes": &c.err, "bound pods": &c.noBound, "pods": &c.noPods} {
 		*fault = block.ErrUnknown
 		c.log.Reset()
 		c.rounds(10 * time.Minute)
