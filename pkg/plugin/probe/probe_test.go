@@ -143,6 +143,33 @@ func TestEachPlaceHasItsOwnSockets(t *testing.T) {
 	}
 }
 
+// TestSocketsServeOtherQuestionsButThoseThatNeedAGroup: each address has a group of its own.
+func TestSocketsServeOtherQuestionsButThoseThatNeedAGroup(t *testing.T) {
+	t.Parallel()
+	w := newWire(nil)
+	for _, v6 := range []bool{false, true} {
+		w.conns[port{link: "net1", v6: v6}] = newMemConn(nil)
+	}
+	conflict := func(t plan.Target) (*ask, error) { return conflictAsk(t, []byte("markup")) }
+	four, six, other := target("net1"), target6("net1"), target("net2")
+	for name, c := range map[string]struct {
+		with    func(plan.Target) (*ask, error)
+		targets []plan.Target
+		want    bool
+	}{
+		"both families":            {gatewayAsk, []plan.Target{four, six}, true},
+		"a conflict of IPv4":       {conflict, []plan.Target{four}, true},
+		"a conflict of IPv6":       {conflict, []plan.Target{four, six}, false},
+		"another link":             {gatewayAsk, []plan.Target{four, other}, false},
+		"another link's neighbour": {announcement, []plan.Target{other, four}, false},
+	} {
+		asks, err := asksFor(c.targets, c.with)
+		if got := w.serves(asks); got != c.want || err != nil {
+			t.Errorf("%s: %v, %v", name, got, err)
+		}
+	}
+}
+
 func TestErrnosOfASocketAreSaid(t *testing.T) {
 	t.Parallel()
 	const show = "run ip -d link show dev net1 in the pod's namespace"

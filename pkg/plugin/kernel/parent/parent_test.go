@@ -224,12 +224,16 @@ func TestRepresentorsAreKnownByTheirPorts(t *testing.T) {
 // TestHardwareIsOnTheEthernetLinksAlone has an IPoIB link of the same vendor.
 func TestHardwareIsOnTheEthernetLinksAlone(t *testing.T) {
 	t.Parallel()
-	h, _, sys := gpuNode()
 	for want, c := range map[string]struct{ vendors, ids []string }{
 		"enp11s0f0np0 enp11s0f1np1 enp11s0f0v0": {vendors: []string{"15b3"}},
 		"enp11s0f0np0 enp11s0f1np1":             {vendors: []string{"15b3", "8086"}, ids: []string{"101b"}},
 		"eno1":                                  {ids: []string{"1521"}},
+		"bond1 bond0 ens2np0":                   {ids: []string{"101d"}}, // on another node
 	} {
+		h, _, sys := gpuNode()
+		if strings.HasPrefix(want, "bond") {
+			h, sys = lags()
+		}
 		var got []string
 		for _, l := range Hardware(h, c.vendors, c.ids, sys) {
 			got = append(got, l.Name)
