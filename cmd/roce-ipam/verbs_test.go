@@ -56,13 +56,16 @@ func (c caller) call(verb plugin.Verb, container, ipam, more string, stdout *os.
 		c.t.Fatal(err)
 	}
 	defer out.Close()
+	if !strings.HasPrefix(ipam, `"type"`) {
+		ipam = `"type": "roce-ipam", ` + ipam
+	}
 	before := os.Stdout
 	if os.Stdout = out; stdout != nil {
 		os.Stdout = stdout
 	}
 	err = verb(c.t.Context(), &skel.CmdArgs{
 		ContainerID: container, Netns: c.netns, IfName: "net1", Args: "K8S_POD_NAMESPACE=ml;K8S_POD_NAME=of-" + container,
-		StdinData: []byte(`{"cniVersion": "1.1.0", "name": "rail", "type": "sriov"` + more + `, "ipam": {"type": "roce-ipam", ` + ipam + `}}`),
+		StdinData: []byte(`{"cniVersion": "1.1.0", "name": "rail", "type": "sriov"` + more + `, "ipam": {` + ipam + `}}`),
 	})
 	os.Stdout = before
 	b, readErr := os.ReadFile(out.Name())
@@ -100,7 +103,7 @@ func (c caller) leases() string {
 	}
 	var out []string
 	for _, l := range all {
-		out = append(out, fmt.Sprint(l.Addr, " ", l.State, " ", l.Owner.ContainerID, " ", l.Owner.PodNamespace, "/", l.Owner.PodName))
+		out = append(out, fmt.Sprint(l.Addr, " ", l.State, " ", l.Owner.ContainerID, " ", l.Owner.PodNamespace, "/", l.Owner.PodName, " ", l.Owner.Program))
 	}
 	return strings.Join(out, ", ")
 }
@@ -126,19 +129,19 @@ func TestTheLeasesOfAnotherMainPlugin(t *testing.T) {
 	}
 	step("STATUS with an address", c.call(status, "", small, "", nil), "ok")
 	step("ADD", c.call(add, "c1", small, "", nil), "10.77.0.3/29")
-	step("its lease", c.leases(), "10.77.0.3 leased c1 ml/of-c1")
+	step("its lease", c.leases(), "10.77.0.3 leased c1 ml/of-c1 sriov")
 	step("STATUS without one", c.call(status, "", small, "", nil), "roce-ipam[50] serve \"ADD\": lease from pool \"rail\": subnet 10.77.0.0/29 is exhausted: ")
 	step("ADD again", c.call(add, "c1", small, "", nil), "10.77.0.3/29")
 	pod.IP("link add net1 type veth peer name peer")
 	pod.IP("address add 192.0.2.1/24 dev net1")
 	pod.IP("address add 10.77.0.3/29 dev net1")
 	step("ADD of an interface with its address", c.call(add, "c1", small, "", nil), twice)
-	step("its lease", c.leases(), "10.77.0.3 leased c1 ml/of-c1")
+	step("its lease", c.leases(), "10.77.0.3 leased c1 ml/of-c1 sriov")
 	step("ADD of another pod", c.call(add, "c2", small, "", nil), full)
 	step("GC that knows the container", c.call(gc, "", small, `, "cni.dev/valid-attachments": [{"containerID": "c1", "ifname": "net1"}]`, nil), "ok")
 	step("CHECK", c.call(check, "c1", small, "", nil), "ok")
 	step("DEL", c.call(del, "c1", small, "", nil), "ok")
-	step("no lease, but quarantine", c.leases(), "10.77.0.3 quarantined c1 ml/of-c1")
+	step("no lease, but quarantine", c.leases(), "10.77.0.3 quarantined c1 ml/of-c1 sriov")
 	step("CHECK without a lease", c.call(check, "c1", small, "", nil), "roce-ipam[110] check leases of container \"c1\": ")
 	step("ADD of another pod", c.call(add, "c2", small, "", nil), "roce-ipam[101] lease address \"rail\": all free addresses of 10.77.0.0/29 are in quarantine, the next one (10.77.0.3) for 2m0s more, and this program cannot probe for conflicts: ")
 	pod.IP("link delete net1")
@@ -155,7 +158,7 @@ func TestGCReleasesEachLeaseThatIsNotValid(t *testing.T) {
 			t.Fatal(got)
 		}
 	}
-	if got := c.call(gc, "", large, `, "cni.dev/valid-attachments": [{"containerID": "c2", "ifname": "net1"}]`, nil); got != "ok" {
+	if got := c.call(gc, "", `"type": "pools-of-a-vendor", `+large, `, "cni.dev/valid-attachments": [{"containerID": "c2", "ifname": "net1"}]`, nil); got != "ok" {
 		t.Error(got)
 	}
 	if got := c.leases(); strings.Count(got, "leased") != 1 || !strings.Contains(got, "leased c2 ") {

@@ -176,7 +176,7 @@ func (f planFlags) plan(ctx context.Context, log io.Writer, req conf.Request, po
 		return planned{}, err
 	}
 	for i := range facts {
-		if facts[i].Fault == nil && !facts[i].Parent.InPod && facts[i].Adopted == nil {
+		if facts[i].Fault == nil && !req.LinkInContainer && facts[i].Adopted == nil {
 			facts[i].Fault = allowed(facts[i].Parent)
 		}
 		facts[i].Pod.Tables = pod.Tables

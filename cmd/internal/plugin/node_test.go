@@ -33,6 +33,7 @@ func TestTheLogIsAsTheSettingsSay(t *testing.T) {
 			log.Log(context.Background(), l, "text")
 		}
 		closeLog()
+		log.Error("text behind the end")
 		b, err := os.ReadFile(file)
 		var got []string
 		for _, line := range regexp.MustCompile(`level=(\w+) msg=text(.*)\n`).FindAllStringSubmatch(string(b), -1) {
@@ -43,6 +44,9 @@ func TestTheLogIsAsTheSettingsSay(t *testing.T) {
 		if strings.Join(got, " ") != tt.want || err != nil {
 			t.Errorf("%s: the log has %s, %v; want lines of %s", tt.level, b, err, tt.want)
 		}
+	}
+	if _, _, err := OpenLog(settings.Log{Level: "loud"}); err == nil {
+		t.Error("a level that there is not is one")
 	}
 	log, closeLog, err := OpenLog(settings.Log{File: t.TempDir(), Level: "error"})
 	closeLog()

@@ -97,6 +97,8 @@ func TestADELGoesOnWithSettingsThatHaveAFault(t *testing.T) {
 		logs           bool
 	}{
 		{`{"version": 1, "stateDir": "DIR"}`, dir, "host-local", 0, 0, false},
+		{`{"version": 1, "stateDir": "DIR", "namespaces": {"ml": {}, "*": {"ipamTypes": []}}}`, dir, "host-local", 0, 0, false},
+		{`{"version": 1, "stateDir": "DIR", "namespaces": {"ml": {"ipamTypes": []}, "*": {}}}`, dir, "", 0, 0, true},
 		{`{"version": 1, "stateDir": "DIR", "logs": 1}`, dir, "", 0, cnierr.BadConfig, true},
 		{`{"version": 1, "stateDirs": "DIR"}`, "", "host-local", cnierr.BadConfig, cnierr.BadConfig, false},
 		{`{"version": 1, "stateDir": "DIR/open"}`, open, "host-local", cnierr.IO, cnierr.IO, false},
@@ -106,7 +108,7 @@ func TestADELGoesOnWithSettingsThatHaveAFault(t *testing.T) {
 			t.Fatal(err)
 		}
 		var log bytes.Buffer
-		given := conf.Del{IPAM: "host-local", Raw: `{}`}
+		given := conf.Del{IPAM: "host-local", Raw: `{}`, Pod: conf.Pod{Namespace: "ml"}}
 		s, d, err := SettingsForDEL(file, given, slog.New(slog.NewTextHandler(&log, nil)))
 		if s.StateDir != tt.stateDir || d.IPAM != tt.ipam || code(err) != tt.code || (log.Len() > 0) != tt.logs {
 			t.Errorf("DEL with %s: %q, %q, %v; the log is %s", tt.text, s.StateDir, d.IPAM, err, log.String())

@@ -55,6 +55,7 @@ func TestAContainerIsToldWhatItsManifestLacks(t *testing.T) {
 		"only another": {map[string]string{"sys/class/infiniband_verbs/uverbs3/ibdev": "mlx5_0\n", file: "", status: with}, 64 << 10, []string{"ib_uverbs is not loaded"}},
 		"a low limit":  {map[string]string{verbs: "mlx5_1\n", file: "", status: without}, 8 << 20, []string{"at most 8192 KiB"}},
 		"no resource":  {map[string]string{verbs: "mlx5_1\n", status: with}, 64 << 10, []string{"mlx5_1", "uverbs3: no such file", "resources.limits"}},
+		"no file":      {map[string]string{verbs: "mlx5_1\n", file + "/x": "", status: with}, 64 << 10, []string{"uverbs3: is a directory", "resources.limits"}},
 		"no module":    {map[string]string{status: with}, 64 << 10, []string{"ib_uverbs is not loaded"}},
 		"no IPC_LOCK":  {map[string]string{verbs: "mlx5_1\n", file: "", status: without}, 64 << 10, []string{"at most 64 KiB", "IPC_LOCK"}},
 		"neither":      {map[string]string{verbs: "mlx5_1\n", status: without}, 64 << 10, []string{"resources.limits", "IPC_LOCK"}},

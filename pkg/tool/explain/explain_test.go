@@ -163,6 +163,9 @@ func TestGeneralAnswersGiveWay(t *testing.T) {
 		{problem + "\n" + general, "Bootstrap : no socket interface found", 1},
 		{general + "\n" + harmless, "NCCL WARN", 2},                      // what is harmless explains only its line
 		{"NCCL WARN " + harmless, "No plugin found (libnccl-net.so)", 1}, // which has no other answer
+		{harmless + " " + harmless, "No plugin found (libnccl-net.so)", 1},
+		{harmless + " NCCL WARN more", "No plugin found (libnccl-net.so)", 1},
+		{harmless + " NCCL WARN more\nend", "No plugin found (libnccl-net.so)", 1},
 	} {
 		if found := table.Find(c.text); len(found) != c.found || found[0].Text != c.first {
 			t.Errorf("%q finds %v, want %q and %d in all", c.text, texts(found), c.first, c.found)
@@ -184,6 +187,7 @@ func TestWordsAreExplainedOnce(t *testing.T) {
 		{"rdma_bind_addr: Address already in use", []string{"rdma_bind_addr: Address already in use"}},
 		{"ibv_open_device: Operation not permitted", []string{"ibv_open_device … Operation not permitted"}},
 		{"Failed status 130", nil},
+		{"transport(rail0) Failed to register mr", []string{") Failed to register mr"}},
 		// What is left of a line may report another problem.
 		{"rail 0: rdma_bind_addr: Address already in use; rail 1: ibv_open_device: Operation not permitted", []string{"rdma_bind_addr: Address already in use", "ibv_open_device … Operation not permitted"}},
 	} {

@@ -50,8 +50,10 @@ func TestNothingOfTheUserIsLeft(t *testing.T) {
 			t.Errorf("%q: got %q, want %q", in, got, want)
 		}
 	}
-	if a, b := r.Text("025490ca2e87"), r.Text("02-54-90-CA-2E-87"); a != b {
-		t.Errorf("one hardware address has two names: %s and %s", a, b)
+	for _, form := range []string{"02-54-90-CA-2E-87", "0254.90ca.2e87", "0x025490CA2E87"} {
+		if a, b := r.Text("025490ca2e87"), r.Text(form); a != b {
+			t.Errorf("one hardware address has two names: %s and %s", a, b)
+		}
 	}
 	if a, b := r.Text("172.16.11.5"), r.Text("0000:0000:0000:0000:0000:ffff:ac10:0b05"); a != b {
 		t.Errorf("one address has two names: %s and %s", a, b)
@@ -63,7 +65,7 @@ func TestANameThatIsUsualStays(t *testing.T) {
 	t.Parallel()
 	const text = "the GID table of gpu, net-1\n"
 	for name, want := range map[string]bool{
-		"table": true, "TABLE": true, "gpu": true, "GPU": true, "net-1": true, "12": true, "10.0": true, "beef": true, "0x1F": true, "1-2_3": true,
+		"table": true, "TABLE": true, "gid": true, "gpu": true, "GPU": true, "net-1": true, "12": true, "10.0": true, "beef": true, "0x1F": true, "1-2_3": true,
 		"tab": false, "tables": false, "gpu-07": false, "beefy": false, "abcde": false, "trainer-0": false,
 	} {
 		if got := Usual(name, text); got != want {
