@@ -248,6 +248,23 @@ func TestALeaderWithoutAnswersStopsBeforeTheNextOneWorks(t *testing.T) {
 	}
 }
 
+// TestALeaderStopsInTime: its looks at the Lease are not at the end of its time.
+func TestALeaderStopsInTime(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		s := &server{}
+		a := startOn(t, &link{server: s, next: func() trouble { return trouble{request: 300 * time.Millisecond} }}, "a", 0, &bytes.Buffer{})
+		time.Sleep(time.Minute)
+		a.set(refuse)
+		if err := <-a.ended; !errors.Is(err, elect.ErrLost) {
+			t.Errorf("it ends with %v", err)
+		}
+		if after := time.Since(s.lease.Spec.RenewTime.Time); after != elect.Limit {
+			t.Errorf("it has worked for %v after it began to write the Lease, want %v", after, elect.Limit)
+		}
+	})
+}
+
 // The server does the last renewal at once, and the answer is seven seconds on its way.
 func TestALeaderCountsFromBeforeItsRequest(t *testing.T) {
 	t.Parallel()

@@ -81,7 +81,6 @@ type Difference struct {
 // changes the numbers of those behind it. NICs of another type differ only in their type.
 func Compare(nodes []Node) []Difference {
 	nodes = slices.DeleteFunc(slices.Clone(nodes), func(n Node) bool { return len(n.Rails) == 0 })
-	slices.SortFunc(nodes, func(a, b Node) int { return cmp.Compare(a.Name, b.Name) })
 	number, out := counts(nodes)
 	places := placesOf(nodes, number)
 	rows := map[int][]entry{}

@@ -5,6 +5,7 @@ package fleet
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 	"testing"
 
@@ -155,7 +156,9 @@ func TestWhatDiffersIsNamed(t *testing.T) {
 			return n
 		}, nil},
 	} {
-		got := lines(Compare(tt.change(cluster(48))))
+		nodes := tt.change(cluster(48))
+		slices.Reverse(nodes) // a cached list of the API server has no order
+		got := lines(Compare(nodes))
 		if tt.want == nil {
 			for _, line := range got {
 				if !strings.HasPrefix(line, "gpu-007 ") {

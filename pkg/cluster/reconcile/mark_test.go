@@ -361,6 +361,23 @@ func TestNoPoolIsMarkedWhileThereAreBlocksOfOneThatIsGone(t *testing.T) {
 	}
 }
 
+// TestAPoolIsMarkedWhenTheBlocksOfOneThatIsGoneAreReleased changes no pool.
+func TestAPoolIsMarkedWhenTheBlocksOfOneThatIsGoneAreReleased(t *testing.T) {
+	t.Parallel()
+	c := newCluster(t, poolOf(t, "waits", 1, flat))
+	c.claim("gone", "", 1, "n")
+	c.claim("gone", "", 2, "m")
+	c.stepsFor(time.Minute)
+	c.there("waits")
+	for _, b := range c.Snapshot() {
+		if err := c.Delete(t.Context(), b.Name, b.UID, b.ResourceVersion); err != nil {
+			t.Fatal(err)
+		}
+	}
+	c.stepsFor(12 * time.Second)
+	c.there("waits*")
+}
+
 // TestBlocksOfOneNodeForAPoolThatNeverExistedStopNoPool has an attacker with the token of
 // one node.
 func TestBlocksOfOneNodeForAPoolThatNeverExistedStopNoPool(t *testing.T) {
