@@ -140,6 +140,9 @@ func hostStates() []state {
 		{"host-link", "iptables-legacy rejects the rest", all(rules(""), written("proc/net/ip_tables_names", "filter\n"), func(w *world) {
 			w.programs["iptables-legacy-save"] = "*filter\n:FORWARD ACCEPT [0:0]\n-A FORWARD -j REJECT --reject-with icmp-port-unreachable\nCOMMIT\n"
 		})},
+		{"host-link", "a rule of IPv6 that leads to no pod", all(rules(""), func(w *world) {
+			w.rules = append(w.rules, rtnl.Rule{From: netip.MustParsePrefix("::/0"), Table: unix.RT_TABLE_LOCAL})
+		})},
 		{"host-link", "neither family is forwarded", func(w *world) {
 			w.dual("0")
 			w.write("proc/sys/net/ipv4/ip_forward", "0")
@@ -414,6 +417,23 @@ func TestErrorsNameFilesAsTheNodeDoes(t *testing.T) {
 			if strings.TrimSpace(line) != want {
 				t.Errorf("%s, want %s", line, want)
 			}
+		}
+	}
+}
+
+func TestTheFirstThatIsLackingIsTold(t *testing.T) {
+	t.Parallel()
+	for want, err := range map[string]error{
+		"x: there is no /opt/roce":                          &fs.PathError{Op: "open", Path: "opt/roce", Err: fs.ErrNotExist},
+		"x: fork/exec /opt/roce: no such file or directory": &fs.PathError{Op: "fork/exec", Path: "/opt/roce", Err: unix.ENOENT}, // perhaps its interpreter
+		"x: open /opt/roce: permission denied":              &fs.PathError{Op: "open", Path: "/opt/roce", Err: fs.ErrPermission},
+	} {
+		l := &look{}
+		l.need(nil, "before: ", "nothing")
+		l.need(err, "x: ", "root")
+		l.need(errRefused, "later: ", "more")
+		if *l.lack != cannotTell(want, "root") {
+			t.Errorf("got %+v, want %s", l.lack, want)
 		}
 	}
 }

@@ -9,14 +9,17 @@ import (
 	"fmt"
 	"net/netip"
 	"regexp"
+	"runtime/debug"
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/google/go-cmp/cmp"
 	"github.com/google/go-cmp/cmp/cmpopts"
 	"golang.org/x/sys/unix"
 
+	"github.com/roce-cni/roce-cni/integration/cnitest"
 	"github.com/roce-cni/roce-cni/pkg/plugin/conf"
 	"github.com/roce-cni/roce-cni/pkg/plugin/kernel/rtnl"
 	"github.com/roce-cni/roce-cni/pkg/plugin/plan"
@@ -257,10 +260,13 @@ const (
 )
 
 // TestEachFaultBetweenPodsIsNamed breaks something on the way between two pods, and
-// then repairs it.
+// then repairs it. In the end no file is open that was not at the beginning.
 func TestEachFaultBetweenPodsIsNamed(t *testing.T) {
 	w := newWorld(t, "a", "b")
 	w.serve()
+	defer debug.SetGCPercent(debug.SetGCPercent(-1)) // it closes what was forgotten
+	_ = w.test(false)                                // the servers have begun
+	open := cnitest.OpenFiles(t)
 	// A port that floods and learns nothing passes no frame to its pod.
 	bridge := func(port string, settings ...string) {
 		w.wire.Exec("bridge", append([]string{"link", "set", "dev", port}, settings...)...)
@@ -338,6 +344,13 @@ func TestEachFaultBetweenPodsIsNamed(t *testing.T) {
 	if got := problems(w.test(true)); got != "" {
 		t.Errorf("each rail to each other one, at the end: %s", got)
 	}
+	for range 6000 { // the servers see the end of a connection later
+		if cnitest.OpenFiles(t) <= open {
+			return
+		}
+		time.Sleep(10 * time.Millisecond)
+	}
+	t.Errorf("%d files are open, %d were", cnitest.OpenFiles(t), open)
 }
 
 // TestAnIPv6RailThatLosesFramesIsAProblem: which direction loses them is not found out for IPv6.
