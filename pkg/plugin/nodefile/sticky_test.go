@@ -74,6 +74,49 @@ func TestTheNameOfAKeyIsItsHash(t *testing.T) {
 	}
 }
 
+// TestWhatAnotherReleaseReads has the texts that plugins and agents of other releases write and read.
+func TestWhatAnotherReleaseReads(t *testing.T) {
+	t.Parallel()
+	s, f := at(t.TempDir()), sample(t, 1)
+	f.Sticky = true
+	must(t, s.Write(f))
+	_, err := s.WriteServices(cidrs("10.96.0.0/12"))
+	must(t, err)
+	var answer bytes.Buffer
+	must(t, nodefile.WriteAnswer(&answer, granted(t)))
+	file, err := os.ReadFile(pathOf(s.Dir))
+	must(t, err)
+	services, err := os.ReadFile(servicesOf(s.Dir))
+	must(t, err)
+	for got, want := range map[string]string{
+		string(file): `{"version":1,"bootID":"boot-1","pool":"gpu","quarantine":"2m0s","rails":[{"subnets":[` +
+			`{"subnet":"10.0.0.0/24","ranges":["10.0.0.32-10.0.0.47","10.0.0.240-10.0.0.255"],"exclude":["10.0.0.40"],"gateway":"10.0.0.254"},` +
+			`{"subnet":"fd00::/64","ranges":["fd00::20-fd00::2f"]}]}],"sticky":true}`,
+		string(services): `{"version":1,"bootID":"boot-1","services":["10.96.0.0/12"]}`,
+		answer.String(): `{"version":1,"rails":[{"subnets":[{"subnet":"10.0.0.0/24","ranges":["10.0.0.70"],"gateway":"10.0.0.254"},` +
+			`{"subnet":"fd00::/64","ranges":["fd00::46"]}]},{"subnets":[{"subnet":"10.1.0.0/24","ranges":["10.1.0.70"]}]}],"until":3600000000000}`,
+		s.Socket(): filepath.Join(s.Dir, "pools", "_agent"),
+	} {
+		if diff := cmp.Diff(want, strings.Join(strings.Fields(got), "")); diff != "" {
+			t.Errorf("(-want +got)\n%s", diff)
+		}
+	}
+	const request = `{"version":1,"pool":"gpu","namespace":"default","pod":"db-0","interface":"net1"}`
+	heard := make(chan string, 1)
+	defer nodefiletest.Listen(t, s, func(conn net.Conn) {
+		b := make([]byte, 1024)
+		n, _ := conn.Read(b)
+		heard <- string(b[:n])
+	})()
+	_, err = s.Ask("gpu", db("db-0"))
+	if got := strings.TrimSpace(<-heard); got != request {
+		t.Errorf("the request is %s, and then %v; want %s", got, err, request)
+	}
+	if pool, k, err := nodefile.ReadRequest(strings.NewReader(request)); pool != "gpu" || k != db("db-0") || err != nil {
+		t.Errorf("the request is read as %s, %+v, %v", pool, k, err)
+	}
+}
+
 // deep is a store with a path that no socket's address has room for.
 func deep(t *testing.T) nodefile.Store {
 	t.Helper()

@@ -147,6 +147,22 @@ func TestSavedRecordLoadsAsItWas(t *testing.T) {
 	}
 }
 
+// TestARecordIsWrittenAsOtherReleasesReadIt: a DEL may be of another release than the ADD.
+func TestARecordIsWrittenAsOtherReleasesReadIt(t *testing.T) {
+	t.Parallel()
+	s, r := empty(t), example()
+	r.Plan = plan.Plan{}
+	locked(t, s, func() { must(t, s.Save(r)) })
+	got, err := os.ReadFile(filepath.Join(s.Dir, "attachments", "c1", "net1.json"))
+	const want = `{"version":3,"bootID":"boot-1","network":"rail","containerID":"c1","ifName":"net1",` +
+		`"pod":{"namespace":"ns","name":"pod","uid":"uid"},"netns":"/run/netns/c1","netnsID":{"dev":4,"ino":4026532000},` +
+		`"ipam":"host-local","pool":"pool","config":{"name":"rail"},"digest":"digest","leftOut":["rail 1"],"trace":"00-trace-01",` +
+		`"committed":true,"saved":3600000000000,"plan":`
+	if text, _, _ := strings.Cut(string(got), `"plan":`); text+`"plan":` != want || err != nil {
+		t.Errorf("%v, got\n%s, want\n%s", err, text, want)
+	}
+}
+
 func TestAStoreWithoutFoldersHasNoRecord(t *testing.T) {
 	t.Parallel()
 	s := empty(t)

@@ -163,6 +163,17 @@ func TestChosenNodesAndNICsWithoutPCI(t *testing.T) {
 	}
 }
 
+// TestANICWithoutPCIOnOneNodeIsSelectedByItsName, and so all others are.
+func TestANICWithoutPCIOnOneNodeIsSelectedByItsName(t *testing.T) {
+	t.Parallel()
+	nodes := reports(2)
+	nodes[1].Rails[1].Vendor, nodes[1].Rails[1].DeviceID = "", ""
+	docs, err := Cluster(nodes, nil, nil, routed())
+	if got := strings.Join(strings.Fields(fmt.Sprint(docs)), ""); err != nil || !strings.Contains(got, `"match":{"ifNames":["ens0","ens1"]},"count":2`) {
+		t.Errorf("got %s, %v", got, err)
+	}
+}
+
 func TestNodesForWhichNothingCanBeGenerated(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct {

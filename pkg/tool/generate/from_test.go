@@ -67,6 +67,10 @@ func TestWhatIsLostIsNamed(t *testing.T) {
 		"kind: NetworkAttachmentDefinition\nmetadata: {name: net, labels: {team: a, tier: b}, annotations: {k8s.v1.cni.cncf.io/bridgeName: br, x.io/owner: b}}\nspec: {config: '{\"name\":\"n\",\"type\":\"macvlan\",\"master\":\"e\"}'}": {
 			"annotation k8s.v1.cni.cncf.io/bridgeName", "annotation x.io/owner", "label team", "label tier",
 		},
+		"kind: MacvlanNetwork\nmetadata: {name: net}\nspec: {master: e, ipam: '{\"type\": \"nv-ipam\", \"poolName\": \"My_Pool\"}'}": {
+			"IPPool My_Pool is not in the file", `\"railPool\": \"my-pool\"`,
+		},
+		multus + `{cniType: macvlan, macvlan: {master: [e], ippools: {ipv4: [Missing.Pool]}}}`:   {`\"railPool\": \"missing-pool\"`},
 		"kind: MacvlanNetwork\nmetadata: {name: net, annotations: {a: true}}\nspec: {master: e}": {"document 1: NOT converted"},
 		"kind: List\nitems: [{kind: MacvlanNetwork, metadata: {name: net}, spec: {}, master: e}, {kind: MacvlanNetwork, metadata: {name: good}, spec: {master: e}}]": {
 			"items[0]: NOT converted", `"master" stands beside spec`, `"name":"good-roce"`,

@@ -86,6 +86,7 @@ func TestReadSaysWhatIsWrongWithAFile(t *testing.T) {
 		says       string
 	}{
 		{"nothing of roce", `{"type": "macvlan"}`, cnierr.BadConfig, "no configuration of the plugin roce"},
+		{"RailPools alone", "kind: RailPool\nmetadata: {name: gpu}\n", cnierr.BadConfig, "no configuration of the plugin roce"},
 		{"another object", `{"kind": "Pod", "type": "roce", "plugins": [{"type": "roce"}]}`, cnierr.BadConfig, "no configuration of the plugin roce"},
 		{"no YAML", "kind: [", cnierr.Decode, "document 1"},
 		{"the second document is no YAML", definition + "---\nkind: [", cnierr.Decode, "document 2"},
