@@ -4,6 +4,7 @@
 package reconcile_test
 
 import (
+	"fmt"
 	"slices"
 	"strings"
 	"testing"
@@ -275,6 +276,22 @@ func TestALeaseIsTakenFromANodeThatDoesNotRunItsPod(t *testing.T) {
 	c.rounds(20 * time.Minute)
 	if said := c.attention("p"); said != "" {
 		t.Errorf("the pool still says %v", said)
+	}
+}
+
+// TestTheNodeThatHoldsMostForOtherNodesIsNamed has three of them.
+func TestTheNodeThatHoldsMostForOtherNodesIsNamed(t *testing.T) {
+	t.Parallel()
+	c := newCluster(t, poolOf(t, "p", 1, kept))
+	for i, node := range []string{"foe-1", "foe-2", "foe-2", "foe-3", "well", "well", "well"} {
+		c.join(node, nil)
+		pod := fmt.Sprintf("db-%d", i)
+		c.hold(pod, node)
+		c.absent[pod] = node != "well"
+	}
+	c.rounds(20 * time.Minute)
+	if said := c.attention("p"); !strings.Contains(said, `"foe-2": it holds 2 RailLeases of RailPool p`) {
+		t.Errorf("the pool says %v", said)
 	}
 }
 

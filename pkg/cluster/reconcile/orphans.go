@@ -71,7 +71,7 @@ func (w world) idle(nodes block.Nodes) []Idle {
 		i := Idle{Lease: l, TTL: terms[l.Spec.Pool].TTL}
 		if holder := l.Spec.Holder; holder != (block.Owner{}) {
 			i.Owner = nodes.Owner(holder)
-			i.Bound = i.Owner == block.Gone && w.bound[holder.NodeName]
+			i.Bound = w.bound[holder.NodeName]
 		}
 		if l.Spec.Keep {
 			i.Useless = w.useless(l)

@@ -258,6 +258,9 @@ func TestANodeIsWrittenOnceInFiveMinutes(t *testing.T) {
 		if len(c.wrote) != 4 {
 			t.Errorf("a look ends at a node: %v: %v", err, c.wrote)
 		}
+		if said := strings.Contains(c.log.String(), "could not be written"); said != errors.Is(err, block.ErrConflict) {
+			t.Errorf("%v: the log is\n%s", err, c.log.String())
+		}
 	}
 }
 
