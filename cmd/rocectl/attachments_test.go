@@ -4,7 +4,9 @@
 package main
 
 import (
+	"errors"
 	"fmt"
+	"io"
 	"os"
 	"path/filepath"
 	"strings"
@@ -20,23 +22,33 @@ import (
 	"github.com/roce-cni/roce-cni/pkg/plugin/record"
 )
 
+// save writes a record of this boot into a state folder.
+func save(t *testing.T, state string, rec record.Record) {
+	t.Helper()
+	boot, err := plugin.BootID()
+	records := record.Store{Dir: state, BootID: boot}
+	release, err2 := records.Lock(t.Context(), rec.ContainerID)
+	if err = errors.Join(err, err2); err == nil {
+		err = records.Save(rec)
+		release()
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
 // TestWhatPodsHaveLostIsFoundAndRestored: each pod is looked at, whatever is found at those before it.
 // One is gone, one is hurt, one has all, and the namespace of one is hidden.
 func TestWhatPodsHaveLostIsFoundAndRestored(t *testing.T) {
 	t.Parallel()
 	n := kerneltest.NewNode(t)
 	dir := t.TempDir()
-	boot, err := plugin.BootID()
-	if err != nil {
-		t.Fatal(err)
-	}
 	state := filepath.Join(dir, "state")
 	if err := os.Mkdir(filepath.Join(dir, "netns"), 0o700); err != nil {
 		t.Fatal(err)
 	}
-	records := record.Store{Dir: state, BootID: boot}
 	pods := map[string]*kerneltest.Netns{}
-	save := func(at, name string) {
+	add := func(at, name string) {
 		path := filepath.Join(dir, at)
 		rec := record.Record{
 			Network: "rails", Attachment: conf.Attachment{ContainerID: conf.ContainerID("c-" + name), IfName: "net1"}, Pod: conf.Pod{Namespace: "ml", Name: name},
@@ -51,19 +63,12 @@ func TestWhatPodsHaveLostIsFoundAndRestored(t *testing.T) {
 			}
 			rec.NetnsID, pods[name] = there.ID, pod
 		}
-		release, err := records.Lock(t.Context(), rec.ContainerID)
-		if err == nil {
-			err = records.Save(rec)
-			release()
-		}
-		if err != nil {
-			t.Fatal(err)
-		}
+		save(t, state, rec)
 	}
-	save("netns/a", "a-gone")
-	save("netns/b", "b-hurt")
-	save("proc/77/ns/net", "c-hidden")
-	save("netns/d", "d-whole")
+	add("netns/a", "a-gone")
+	add("netns/b", "b-hurt")
+	add("proc/77/ns/net", "c-hidden")
+	add("netns/d", "d-whole")
 	pods["d-whole"].IP("link set net1 up")
 	node := &nodeFlags{stateDir: state}
 	var got strings.Builder
@@ -84,5 +89,14 @@ func TestWhatPodsHaveLostIsFoundAndRestored(t *testing.T) {
 	} {
 		fmt.Fprintf(&got, "$ %s %s\n%s", s.cmd.Name(), s.args, answerOf(s.cmd, strings.Fields(s.args)...))
 	}
-	equalsFile(t, "testdata/attachments.txt", strings.ReplaceAll(got.String(), dir, "DIR"))
+	equalsFile(t, "testdata/commands/attachments.txt", strings.ReplaceAll(got.String(), dir, "DIR"))
+	// One that has been deleted since they were listed is not looked at.
+	open, err := node.open(io.Discard)
+	if err != nil {
+		t.Fatal(err)
+	}
+	found, err := check(t.Context(), open, []conf.Attachment{{ContainerID: "c-a-gone", IfName: "net1"}, {ContainerID: "c-d-whole", IfName: "net1"}})
+	if err != nil || len(found) != 1 || found[0].String() != "ml/d-whole net1: ok" {
+		t.Errorf("%v, %v", found, err)
+	}
 }

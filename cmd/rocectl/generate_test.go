@@ -4,6 +4,7 @@
 package main
 
 import (
+	"fmt"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -46,10 +47,32 @@ func TestGenerateAndRailsSayWhatTheyCannotRead(t *testing.T) {
 		{"generate --kubeconfig nosuch.yaml", "hint: add --cluster"},
 		{"rails --differences", "hint: add --cluster"},
 		{"rails --context here", "hint: add --cluster"},
+		{"rails --lldp --lldp-wait 1ms --state-dir none", "look for state folder"},
 		{"generate --cluster --kubeconfig nosuch.yaml", "nosuch.yaml"},
 	} {
 		if got := call(strings.Fields(c.args)...); !strings.Contains(got, c.want) {
 			t.Errorf("%s: got %s, want %q", c.args, got, c.want)
+		}
+	}
+}
+
+// TestOneObjectThatCannotBeConvertedHidesNoOther, on the standard input.
+func TestOneObjectThatCannotBeConvertedHidesNoOther(t *testing.T) {
+	t.Parallel()
+	var in strings.Builder
+	for _, name := range []string{"good", "bad", "last"} {
+		config := map[string]string{"bad": "x"}[name]
+		if config == "" {
+			config = `{"cniVersion": "1.0.0", "name": "n", "type": "macvlan", "master": "ens1"}`
+		}
+		fmt.Fprintf(&in, "kind: NetworkAttachmentDefinition\nmetadata: {name: %s}\nspec: {config: '%s'}\n---\n", name, config)
+	}
+	cmd := generateCommand(false)
+	cmd.SetIn(strings.NewReader(in.String()))
+	got := answerOf(cmd, "--from", "-")
+	for _, want := range []string{"name: good-roce\n", "Definition bad: NOT converted", "name: last-roce\n", "\ngenerate[6] convert objects \"-\": NetworkAttachmentDefinition bad: "} {
+		if !strings.Contains(got, want) {
+			t.Errorf("want %q in\n%s", want, got)
 		}
 	}
 }

@@ -61,6 +61,21 @@ func TestTheTableOfGIDsSaysWhatProgramsOfDeletedPodsHold(t *testing.T) {
 	}
 }
 
+// TestStrangersAreTheProgramsWithQueuePairsInNamespacesWithoutARecord: each of them.
+func TestStrangersAreTheProgramsWithQueuePairsInNamespacesWithoutARecord(t *testing.T) {
+	t.Parallel()
+	some, program := map[string]int{"RC": 1}, func(pid uint32, ns uint64) rdma.Process { return rdma.Process{PID: pid, Comm: "x", Netns: ns} }
+	var out strings.Builder
+	writeStrangers(&out, []usage.Use{
+		{Device: "rxe0", User: usage.User{Kind: usage.Pod}, QueuePairs: some, Processes: []rdma.Process{program(1, 7)}},
+		{Device: "rxe0", User: usage.User{Kind: usage.Unknown}, Processes: []rdma.Process{program(2, 7)}},
+		{Device: "rxe0", User: usage.User{Kind: usage.Unknown}, QueuePairs: some, Processes: []rdma.Process{program(3, 0), program(4, 7), program(5, 8)}},
+	})
+	if got := strings.Count(out.String(), "\n"); got != 2 || !strings.Contains(out.String(), "process 4 (x)") || !strings.Contains(out.String(), "process 5 (x)") {
+		t.Errorf("got\n%s", out.String())
+	}
+}
+
 // The driver hides the entry at index 4 from the host, and shows it to its pod.
 func TestAnIndexWithAnEntryIsNotHeld(t *testing.T) {
 	t.Parallel()

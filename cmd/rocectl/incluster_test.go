@@ -20,7 +20,7 @@ func TestACommandRunsInTheAgentOfThePodsNode(t *testing.T) {
 	const script = `#!/bin/sh
 echo "$*" >>"${0%/*}/calls"
 case "$*" in
-"--namespace=ml --context=lab get --output=json pod -- trainer-0"|"get --output=json pod -- trainer-0") echo '{"metadata": {"name": "trainer-0", "namespace": "ml"}, "spec": {"nodeName": "gpu-1"}}' ;;
+"--namespace=ml --kubeconfig=/k --context=lab get --output=json pod -- trainer-0"|"get --output=json pod -- trainer-0") echo '{"metadata": {"name": "trainer-0", "namespace": "ml"}, "spec": {"nodeName": "gpu-1"}}' ;;
 *"pod -- new") echo '{"metadata": {"name": "new", "namespace": "ml"}}' ;;
 *"pod -- lost") echo '{"metadata": {"name": "lost", "namespace": "ml"}, "spec": {"nodeName": "gpu-9"}}' ;;
 *spec.nodeName=gpu-1) echo '{"items": [{"metadata": {"name": "agent-old", "namespace": "roce-cni"}, "status": {"phase": "Failed"}},
@@ -36,7 +36,7 @@ esac
 	}
 	t.Setenv("PATH", dir+":"+os.Getenv("PATH"))
 	for _, tt := range []struct{ args, says, calls string }{
-		{"trace ml/trainer-0 --cluster --context lab --last 3 -o wide", "remote", "--namespace=roce-cni --context=lab exec --container=agent agent-x -- /rocectl trace --last=3 --output=wide -- ml/trainer-0"},
+		{"trace ml/trainer-0 --cluster --context lab --kubeconfig /k --last 3 -o wide", "remote", "--namespace=roce-cni --kubeconfig=/k --context=lab exec --container=agent agent-x -- /rocectl trace --last=3 --output=wide -- ml/trainer-0"},
 		{"trace trainer-0 --cluster -w --agent-namespace rails", "remote", "--namespace=rails exec --container=agent agent-x -it -- /rocectl trace --watch=true -- ml/trainer-0"},
 		{"show --cluster --node gpu-1", "remote", "--namespace=roce-cni exec --container=agent agent-x -- /rocectl show"},
 		{"show --cluster --node gpu-1 ml/gone", "remote", "--namespace=roce-cni exec --container=agent agent-x -- /rocectl show -- ml/gone"},

@@ -6,7 +6,9 @@ package main
 import (
 	"bytes"
 	"context"
+	"errors"
 	"net/netip"
+	"path/filepath"
 	"slices"
 	"testing"
 	"time"
@@ -14,8 +16,10 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"github.com/google/go-cmp/cmp/cmpopts"
 
+	"github.com/roce-cni/roce-cni/cmd/internal/cli"
 	"github.com/roce-cni/roce-cni/pkg/base/cnierr"
 	"github.com/roce-cni/roce-cni/pkg/base/netns"
+	"github.com/roce-cni/roce-cni/pkg/plugin/conf"
 	"github.com/roce-cni/roce-cni/pkg/plugin/ipam"
 	"github.com/roce-cni/roce-cni/pkg/plugin/ipam/ledger"
 )
@@ -49,12 +53,34 @@ func TestAddressOfALivingPodIsReleasedOnlyByForce(t *testing.T) {
 	if err := release(); err == nil || cnierr.CodeOf(err) != cnierr.TryAgain {
 		t.Errorf("got %v, want code %d", err, cnierr.TryAgain)
 	}
+	hidden := ipam.Entry{Owner: ipam.Owner{Netns: netns.Ref{Path: filepath.Join(node.stateDir, "77/ns/net")}}} // of a process of the node
+	if err := mustBeDead(hidden); cnierr.CodeOf(err) != cnierr.IO || !errors.Is(err, cli.StatusError(2)) {
+		t.Errorf("of a namespace that is hidden: %v", err)
+	}
 	if err := release("--force"); err != nil {
 		t.Error(err)
 	}
 	entries, err := in.book.List(context.Background(), "rail")
 	if err != nil || len(entries) != 1 || entries[0].State != ledger.Released {
 		t.Errorf("after --force: %v, %v", entries, err)
+	}
+}
+
+// TestALeaseIsPrintedWithAllThatIsKnownOfIt compares whole rows.
+func TestALeaseIsPrintedWithAllThatIsKnownOfIt(t *testing.T) {
+	t.Parallel()
+	a := netip.MustParseAddr("10.77.0.9")
+	got := leaseRows([]ipam.Entry{{Pool: "rail", Addr: a, State: ledger.Leased, Early: true, Age: 90 * time.Second, Owner: ipam.Owner{
+		ContainerID: "c1", IfName: "net1", Network: "n", Program: "sriov", PodNamespace: "ml", PodName: "job", PodUID: "u",
+	}}})
+	want := []leaseRow{{
+		Pool: "rail", Address: a, State: "leased", Seconds: 90, Early: true, Network: "n", Program: "sriov", Pod: conf.Pod{Namespace: "ml", Name: "job", UID: "u"}, ContainerID: "c1", IfName: "net1",
+	}}
+	if diff := cmp.Diff(want, got, cmpopts.EquateComparable(netip.Addr{})); diff != "" {
+		t.Errorf("(-want +got)\n%s", diff)
+	}
+	if diff := cmp.Diff([]any{"rail", a, "leased", 90 * time.Second, "ml/job", "net1", "n", "c1"}, got[0].cells(), cmpopts.EquateComparable(netip.Addr{})); diff != "" {
+		t.Errorf("cells (-want +got)\n%s", diff)
 	}
 }
 

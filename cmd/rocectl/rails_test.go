@@ -29,7 +29,7 @@ func TestRailsArePrintedWithTheirPods(t *testing.T) {
 			Rail: &rail, Netdev: "ens1f0np0", PCI: "0000:13:00.0", NUMA: &numa, Device: "mlx5_7", Number: 1, LinkLayer: "Ethernet", State: "ACTIVE",
 			Speed: 400000, MTU: 9000, Addresses: []netip.Prefix{netip.MustParsePrefix("172.16.11.1/24")}, VendorID: "15b3", DeviceID: "1021", Model: "ConnectX-7",
 			Driver: nic.Driver{Name: "mlx5_core", Version: "6.8.0", Firmware: "28.39.1002 (MT_0000000838)"},
-			GPUs:   []nic.GPU{{Name: "GPU0", Distance: nic.PIX}, {Name: "GPU1", Distance: nic.PIX}},
+			GPUs:   []nic.GPU{{Name: "GPU0", Distance: nic.PIX}, {Name: "GPU1", Distance: "SYS"}},
 			GIDs:   nic.GIDs{Used: 5, Size: 256},
 		},
 		{Netdev: "ens2", Device: "mlx5_8", Number: 1, LinkLayer: "Ethernet", State: "DOWN", Bond: "bond0", Speed: 2500, GIDs: nic.GIDs{Used: 4, Size: 256, Hidden: true}},

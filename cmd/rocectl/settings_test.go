@@ -91,6 +91,7 @@ func TestAttachmentsAreChosen(t *testing.T) {
 		{selection{namespace: "ml"}, "aa1/net1 aa1/net2"},
 		{selection{container: "a"}, "aa1/net1 aa1/net2 ab2/net1"},
 		{selection{container: "ab"}, "ab2/net1"},
+		{selection{container: "b2"}, `look for attachment "b2": this node has no record of it`},
 		{selection{ifName: "net1"}, "aa1/net1 ab2/net1"},
 		{selection{ifName: "net1-1"}, "aa1/net1"},
 		{selection{pod: "job", namespace: "ml", container: "aa", ifName: "net2"}, "aa1/net2"},
