@@ -74,6 +74,12 @@ func TestAnErrorIsSaidOfEachPodAndEachTime(t *testing.T) {
 		if last, want := m.said(t)[3], errors.Join(bad(8), bad(9)).Error(); last.ContainerID != container(2).ContainerID || last.Error != want {
 			t.Errorf("said %+v, want %q", last, want)
 		}
+		nic := cnierr.New(cnierr.BadParent, "select master", "r0", "", "there is no such interface")
+		m.lacks(container(1), errors.Join(nic, bad(7)))
+		says(6) // that of its NIC is that of no pod
+		if all := m.said(t)[4:]; all[0].Error != nic.Error() || all[0].ContainerID != "" || all[1].Error != bad(7).Error() || all[1].ContainerID != container(1).ContainerID {
+			t.Errorf("said %+v", all)
+		}
 	})
 }
 
@@ -249,6 +255,23 @@ func TestAPodWithoutANumberIsLookedAt(t *testing.T) {
 			t.Errorf("it is %+v after %d looks", a, m.looks-before)
 		}
 		m.set(&attachment{at: container(7)}, func(*attachment) { t.Error("one that is not followed is changed") })
+	})
+}
+
+func TestAttachmentsThatCannotBeListedAreFollowed(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		m := newMachine(t, 1)
+		synctest.Wait()
+		dir := m.Records.Dir
+		m.Records.Dir = t.TempDir()
+		fatal(t, os.WriteFile(filepath.Join(m.Records.Dir, "attachments"), nil, 0o600))
+		time.Sleep(sweepEvery)
+		synctest.Wait()
+		m.Records.Dir = dir
+		if m.get(container(0)) == nil {
+			t.Error("it is forgotten")
+		}
 	})
 }
 

@@ -297,6 +297,7 @@ func TestTheRepairsOfAResetCount(t *testing.T) {
 		m.All = true
 		synctest.Wait()
 		m.mu.Lock()
+		m.why[conf.Attachment{ContainerID: "a", IfName: "net1"}] = errors.New("moved") // it is not followed
 		for i := range 60 {
 			m.why[container(i)] = &rdma.MovedError{Port: "mlx5_0/1", Was: 3, Is: 4}
 		}
@@ -551,8 +552,8 @@ func TestLinksThatFlapAreNotLookedAtAllTheTime(t *testing.T) {
 				time.Sleep(100 * time.Millisecond)
 			}
 			synctest.Wait()
-			if n := m.looks - before; n > tt.most {
-				t.Errorf("error %d, %+v: %d looks in ten minutes, want at most %d", tt.code, tt.flaps, n, tt.most)
+			if n := m.looks - before; n < 2 || n > tt.most {
+				t.Errorf("error %d, %+v: %d looks in ten minutes, want some and at most %d", tt.code, tt.flaps, n, tt.most)
 			}
 		})
 	}

@@ -270,6 +270,25 @@ func TestEachAnswerOfFewPodsIsKept(t *testing.T) {
 	}
 }
 
+// TestTheFirstAnswerOfEachKindAndEndIsKept of many pods. The last one is about two pods that had one.
+func TestTheFirstAnswerOfEachKindAndEndIsKept(t *testing.T) {
+	t.Parallel()
+	many := newTally(append([]string{"a", "b", "c"}, make([]string, fewPods)...))
+	many.add([]report.Answer{
+		cannotTell(Reach, "rail 0 of a to b", "not tested", "time"), problem(Reach, "rail 0 of a to b", "silent", "", ""), problem(MTU, "rail 0 of a to b", "1500", "", ""),
+		problem(Reach, "rail 0 of a to c", "silent", "", ""), problem(Reach, "rail 0 of b to c", "silent", "", ""),
+	})
+	var got []string
+	r := many.report()
+	for _, a := range r.Answers {
+		got = append(got, a.Check+" "+a.Of+": "+a.Found)
+	}
+	want := []string{"mtu rail 0 of a to b: 1500", "reach rail 0 of a to b: silent", "reach rail 0 of a to c: silent", "reach rail 0 of a to b: not tested"}
+	if diff := cmp.Diff(want, got); r.Left != 1 || diff != "" {
+		t.Errorf("%d are left (-want +got)\n%s", r.Left, diff)
+	}
+}
+
 // TestInviteKeepsTheOrderAndItsLimit: as many dials as the limit are made at the same time,
 // and no more.
 func TestInviteKeepsTheOrderAndItsLimit(t *testing.T) {
