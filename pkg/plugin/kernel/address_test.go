@@ -42,6 +42,11 @@ func TestTheRouteToTheSubnetIsMissedWhereTheKernelMakesOne(t *testing.T) {
 		if errors.As(err, &changed) != moved || errors.Is(err, kernel.ErrNoSubnetRoute) == moved || cnierr.CodeOf(err) != cnierr.Damaged {
 			t.Errorf("with the rule %q: got %v, moved: %v", rule, err, moved)
 		}
+		says(t, err, cnierr.Damaged, "", "restore it: "+plan.IP(plan.NetnsName(pod.Path))+" route append 10.9.0.0/24 dev net1 proto kernel scope link src 10.9.0.5")
+		lacks := plan.Route{Link: "net1", Table: plan.MainTable, Dst: netip.MustParsePrefix("10.6.0.0/16")}
+		if err := k.Check(t.Context(), plan.Op{Kind: lacks}); errors.As(err, &changed) != moved || cnierr.CodeOf(err) != cnierr.Damaged {
+			t.Errorf("a route with the rule %q: got %v, moved: %v", rule, err, moved)
+		}
 		if rule != "" {
 			pod.IP("rule del priority 7")
 		}

@@ -130,6 +130,8 @@ func TestTheRemedyGivesAnAdoptedLinkItsAddressAgain(t *testing.T) {
 	do(t, k, op)
 	pod.IP("addr del fd00:9::5/64 dev net1")
 	pod.IP("link set net1 address 02:00:00:00:00:99")
+	says(t, k.Check(t.Context(), op), cnierr.Damaged, "want MAC 02:00:00:00:00:05, got 02:00:00:00:00:99", " link set dev net1 address 02:00:00:00:00:05")
+	says(t, k.Do(t.Context(), op), cnierr.TryAgain, "want MAC 02:00:00:00:00:05, got 02:00:00:00:00:99", "")
 	follow(t, node, k.Check(t.Context(), op)) // which finds both
 	do(t, k, op)
 }

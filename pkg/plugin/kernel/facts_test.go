@@ -124,6 +124,8 @@ func TestANamespaceIsAskedByItsPath(t *testing.T) {
 	if diff := cmp.Diff([]netip.Addr{netip.MustParseAddr("10.2.0.1"), netip.MustParseAddr("10.3.0.1"), netip.MustParseAddr("127.0.0.1"), netip.MustParseAddr("::1")}, got, cmpopts.EquateComparable(netip.Addr{})); diff != "" || err != nil {
 		t.Errorf("%v (-want +got)\n%s", err, diff)
 	}
+	_, err = kernel.HostFacts(t.Context(), conf.Request{Rails: make([]conf.Rail, 9), Match: &conf.Match{Count: 9}}, fstest.MapFS{})
+	wantCode(t, err, cnierr.BadParent)
 	_, err = kernel.HostAddrs(over)
 	wantCode(t, err, cnierr.TryAgain)
 	for _, req := range []conf.Request{{Rails: []conf.Rail{{}}}, {LinkInContainer: true, Rails: []conf.Rail{{}}}} {

@@ -7,6 +7,7 @@ import (
 	"context"
 	"errors"
 	"net/netip"
+	"slices"
 	"strings"
 	"testing"
 
@@ -16,6 +17,7 @@ import (
 	"github.com/roce-cni/roce-cni/pkg/base/nlsock"
 	"github.com/roce-cni/roce-cni/pkg/plugin/conf"
 	"github.com/roce-cni/roce-cni/pkg/plugin/kernel"
+	"github.com/roce-cni/roce-cni/pkg/plugin/kernel/kerneltest"
 	"github.com/roce-cni/roce-cni/pkg/plugin/plan"
 )
 
@@ -113,10 +115,10 @@ func (s answering) Exchange(ctx context.Context, reqs ...nlsock.Request) ([]nlso
 type keeping struct{ nlsock.Socket }
 
 func (s keeping) Exchange(ctx context.Context, reqs ...nlsock.Request) ([]nlsock.Reply, error) {
-	if reqs[0].Type != unix.RTM_DELLINK {
+	if !slices.ContainsFunc(reqs, func(r nlsock.Request) bool { return r.Type == unix.RTM_DELLINK }) {
 		return s.Socket.Exchange(ctx, reqs...)
 	}
-	return []nlsock.Reply{{Err: unix.EBUSY}}, nil
+	return slices.Repeat([]nlsock.Reply{{Err: unix.EBUSY}}, len(reqs)), nil
 }
 
 func TestALinkThatLinuxDoesNotRemoveIsNotMadeAgain(t *testing.T) {
@@ -141,8 +143,37 @@ func TestALinkThatLinuxDoesNotRemoveIsNotMadeAgain(t *testing.T) {
 			}
 		}
 	}
+	for name, undone := range map[string]plan.Kind{
+		"net1":   plan.Carriers{Addresses: []netip.Addr{netip.MustParseAddr("10.9.0.5")}},
+		"net1-1": plan.Orphans{Link: "net1", Mark: ops[0].Kind.(plan.Child).Mark},
+	} {
+		says(t, k.Undo(t.Context(), plan.Op{Kind: undone}), cnierr.IO, `delete interface "`+name+`": device or resource busy`, "")
+	}
+	says(t, k.Undo(t.Context(), ops.Runs()[0]...), cnierr.IO, `delete interface "net1-1": device or resource busy`, "")
 	if now := node.IP("-br link") + pod.IP("-br link"); now != before {
 		t.Errorf("was\n%s\nis\n%s", before, now)
+	}
+}
+
+func TestTheRouteInTheWayIsDeletedAlone(t *testing.T) {
+	t.Parallel()
+	_, pod, k := machine(t)
+	do(t, k, kerneltest.Attachment(kerneltest.Container(t), nic)...)
+	ours := plan.Op{Kind: plan.Route{Link: "net1", Table: 100, Dst: netip.MustParsePrefix("0.0.0.0/0"), Via: netip.MustParseAddr("10.9.0.1")}}
+	for route, want := range map[string]string{
+		"prohibit default table 100":                                                    "prohibit 0.0.0.0/0 table 100 metric 0 proto 3",
+		"default via 10.9.0.9 dev net1 table 100 proto 4":                               "0.0.0.0/0 via 10.9.0.9 dev net1 table 100 metric 0 proto 4",
+		"default dev net1 table 100":                                                    "0.0.0.0/0 dev net1 table 100 metric 0 proto 3",
+		"default table 100 nexthop via 10.9.0.1 dev net1 nexthop via 10.9.0.2 dev net1": "0.0.0.0/0 table 100 metric 0 proto 3",
+		"default tos 0x10 dev net1 table 100":                                           "", // it is not in the way
+	} {
+		pod.IP("route flush table 100")
+		pod.IP("route add " + route)
+		del := ""
+		if want != "" {
+			del = plan.IP(plan.NetnsName(pod.Path)) + " route del " + want + " && "
+		}
+		says(t, k.Check(t.Context(), ours), cnierr.Damaged, "", "restore it: "+del+strings.Join(ours.Commands(plan.NetnsName(pod.Path)), " && "))
 	}
 }
 

@@ -273,6 +273,8 @@ func TestParentMayBeAMacvlanInThePod(t *testing.T) {
 	if err := k.Check(t.Context(), plan.Op{Kind: nested}); err != nil {
 		t.Error(err)
 	}
+	pod.IP("link set net1 down")
+	says(t, k.Check(t.Context(), plan.Op{Kind: nested}), cnierr.Damaged, "its NIC net1 is down", "restore it: "+plan.IP(plan.NetnsName(pod.Path))+" link set dev net1 up")
 }
 
 func TestPortOfABridgeIsRefusedWithTheBridgesName(t *testing.T) {
@@ -369,6 +371,13 @@ func TestALinkOnALinkOfThePodDoesNotUseTheNIC(t *testing.T) {
 	if err := k.Unused(t.Context(), rtnl.Link{Index: 77, Master: 78, SlaveKind: "bridge"}); !errors.Is(err, kernel.ErrInUse) {
 		t.Errorf("a port of a bridge: got %v", err)
 	}
+	third := node.PodAt(filepath.Join(t.TempDir(), "third"))
+	node.IP("link add far0 link spare type macvlan")
+	node.IP("link set far0 netns " + third.Path)
+	if err := k.Unused(t.Context(), l); !errors.Is(err, kernel.ErrInUse) || !strings.Contains(err.Error(), `"far0" in the namespace `+third.Path) {
+		t.Errorf("got %v, want that far0 stands on it", err)
+	}
+	third.IP("link del far0")
 	node.IP("link add onhost link spare type macvlan")
 	node.IP("link set onhost netns " + pod.Path)
 	if err := k.Unused(t.Context(), l); !errors.Is(err, kernel.ErrInUse) || !strings.Contains(err.Error(), "onhost") {

@@ -8,6 +8,7 @@ import (
 	"context"
 	"encoding/binary"
 	"errors"
+	"fmt"
 	"slices"
 	"strings"
 	"testing"
@@ -130,5 +131,10 @@ func TestAVLANThatIsDifferent(t *testing.T) {
 	do(t, s.Kernel, op...)
 	if err := s.Check(t.Context(), op...); err != nil {
 		t.Errorf("with another name of the NIC: %v", err)
+	}
+	s.node.IP("addr add 192.0.2.1/24 dev nic0.7") // it is in use, also if that cannot be seen
+	s.each(func() error { return s.Undo(t.Context(), op...) }, func(request int, err error) { said(t, fmt.Sprint("request ", request), err) })
+	if err := s.Check(t.Context(), op...); err != nil {
+		t.Errorf("a VLAN in use: %v", err)
 	}
 }
