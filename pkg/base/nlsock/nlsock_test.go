@@ -86,6 +86,11 @@ func TestADumpThatIsTooLargeIsReadToItsEndAndNotKept(t *testing.T) {
 			t.Errorf("%d rows: got %d and %v, want %v", rows, len(r.Rows), r.Err, want)
 		}
 	}
+	refused := message(unix.NLMSG_DONE, 4)
+	binary.NativeEndian.PutUint32(refused.Data, ^uint32(unix.ENOENT)+1)
+	if r := (Reply{size: maxSize + 1}); !r.add(refused) || !errors.Is(r.Err, unix.ENOENT) {
+		t.Errorf("one that fails: %v", r.Err)
+	}
 }
 
 func TestAttributesEndWhereTheyAreCut(t *testing.T) {
