@@ -7,6 +7,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
+	"log/slog"
 	"os"
 	"path/filepath"
 	"strings"
@@ -18,8 +19,11 @@ import (
 
 	"github.com/roce-cni/roce-cni/cmd/internal/plugin"
 	"github.com/roce-cni/roce-cni/pkg/base/cnierr"
+	"github.com/roce-cni/roce-cni/pkg/plugin/attach"
 	"github.com/roce-cni/roce-cni/pkg/plugin/calls"
 	"github.com/roce-cni/roce-cni/pkg/plugin/kernel/kerneltest"
+	"github.com/roce-cni/roce-cni/pkg/plugin/plan"
+	"github.com/roce-cni/roce-cni/pkg/plugin/settings"
 )
 
 // runtime calls verbs as a container runtime does. It returns the addresses that ADD prints, or the error.
@@ -109,6 +113,9 @@ func TestAPodComesAndGoes(t *testing.T) {
 	set("")
 	step("STATUS", r.call(status, pod, "", ipam), "ok")
 	step("ADD", r.call(add, pod, "c1", ipam), "10.77.0.3/29")
+	if b, err := os.ReadFile(filepath.Join(r.dir, "state", "attachments", "c1", "net1.json")); err != nil || !strings.Contains(string(b), trace) {
+		t.Errorf("the record has not the trace: %s, %v", b, err)
+	}
 	step("CHECK", r.call(check, pod, "c1", ipam+`, "prevResult": {"cniVersion": "1.1.0", "interfaces": [{"name": "net1", "sandbox": "`+pod.Path+`"}], "ips": [{"address": "10.77.0.3/29", "interface": 0}]}`), "ok")
 	step("ADD of a second pod", r.call(add, other, "c2", ipam), "roce[101] ")
 	step("GC that knows the first one", r.call(gc, pod, "", ipam+`, "cni.dev/valid-attachments": [{"containerID": "c1", "ifname": "net1"}]`), "ok")
@@ -136,5 +143,20 @@ DEL rail ml/of-c1 c1 0 false TRACE
 ADD rail ml/of-c2 c2 5 true TRACE`
 	if diff := cmp.Diff(strings.ReplaceAll(want, "TRACE", trace), r.noted()); diff != "" {
 		t.Errorf("(-want +got)\n%s", diff)
+	}
+}
+
+// TestTheNodeIsAsItsSettingsSay: what only devices would show.
+func TestTheNodeIsAsItsSettingsSay(t *testing.T) {
+	t.Parallel()
+	for _, yes := range []bool{false, true} {
+		n, err := node(&skel.CmdArgs{Path: "/a:/b"}, settings.Node{StateDir: "/state", TakeInUse: yes, RemoveFillers: yes}, nil, slog.New(slog.DiscardHandler))
+		machine, is := n.Machine.(attach.Linux)
+		if err != nil || !is || machine.TakeInUse != yes || n.RemoveFillers != yes || n.Fillers != plan.FillerNetns || n.Records.Dir != "/state" || machine.Records != n.Records {
+			t.Errorf("%t: %+v, %v", yes, n, err)
+		}
+		if diff := cmp.Diff([]string{"/a", "/b"}, n.Addresses.Plugins.Path); diff != "" {
+			t.Errorf("(-want +got)\n%s", diff)
+		}
 	}
 }

@@ -139,6 +139,10 @@ func TestABundleKeepsWordsThatAreNoNamesOfTheUser(t *testing.T) {
 	if err := errors.Join(os.MkdirAll(filepath.Dir(file), 0o700), os.WriteFile(file, []byte(record), 0o600)); err != nil {
 		t.Fatal(err)
 	}
+	second := strings.ReplaceAll(record, `"net1"`, `"net2"`) // the names of which are told once
+	if err := os.WriteFile(filepath.Join(filepath.Dir(file), "net2.json"), []byte(second), 0o600); err != nil {
+		t.Fatal(err)
+	}
 	out := filepath.Join(t.TempDir(), "bundle.tar.gz")
 	got := call("bundle", "--state-dir", state, "--out", out, "--name", "rule")
 	for _, want := range []string{`# the name "ok" of a node is not replaced`, `# the name "table" of a pod is not replaced`, `# the name "gpu" of a pool is not replaced`} {

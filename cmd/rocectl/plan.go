@@ -457,7 +457,7 @@ func (f *offlinePool) firstBlock(name string) (nodefile.File, error) {
 	}
 	first := block.Spec{Pool: name, Rack: rack, Index: space.Index(0), Size: cmp.Or(pool.Spec.BlockSize, block.DefaultSize)}
 	rails, err := space.Rails([]block.Block{{Name: space.Name(first.Index), Spec: first}})
-	return nodefile.File{Pool: name, Quarantine: space.Quarantine(), Rails: rails, Sticky: pool.Spec.Sticky != nil}, err
+	return nodefile.File{Pool: name, Rails: rails, Sticky: pool.Spec.Sticky != nil}, err
 }
 
 // firstSlot answers with the slot that a pod tries first.

@@ -106,6 +106,7 @@ func TestErrorsOfSkelHaveOurForm(t *testing.T) {
 	}{
 		{"ADD", types.NewError(7, "roce[7] as it is", "x"), "roce[7] as it is", "x"},
 		{"ADD", types.NewError(7, "[x] wrong", "see y"), "roce[7] [x] wrong", "see y; " + cnierr.Explain(7).Remedy},
+		{"ADD", types.NewError(7, "roce-ipam is wrong", "see y"), "roce[7] roce-ipam is wrong", "see y; " + cnierr.Explain(7).Remedy},
 		{"ADD", types.NewError(4, "no CNI_IFNAME", ""), "roce[4] no CNI_IFNAME", cnierr.Explain(4).Remedy},
 		{"CHECK", types.NewError(types.ErrIncompatibleCNIVersion, "old", ""), "roce[1] old", "set cniVersion to 0.4.0, 1.0.0 or 1.1.0: older versions have no CHECK"},
 		{"GC", types.NewError(types.ErrIncompatibleCNIVersion, "old", ""), "roce[1] old", "set cniVersion to 1.1.0: older versions have no GC"},
@@ -145,7 +146,7 @@ func TestACallIsNotedWithAllThatIsKnownOfIt(t *testing.T) {
 		t.Fatal(noted, err)
 	}
 	got := noted[0]
-	if time.Since(got.At) > time.Hour || got.Took <= 0 {
+	if time.Since(got.At) > time.Hour || !got.At.After(n.began) || got.Took <= 0 {
 		t.Errorf("at %s, for %s", got.At, got.Took)
 	}
 	got.At, got.Took = time.Time{}, 0

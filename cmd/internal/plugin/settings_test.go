@@ -101,6 +101,7 @@ func TestADELGoesOnWithSettingsThatHaveAFault(t *testing.T) {
 		{`{"version": 1, "stateDir": "DIR", "namespaces": {"ml": {"ipamTypes": []}, "*": {}}}`, dir, "", 0, 0, true},
 		{`{"version": 1, "stateDir": "DIR", "logs": 1}`, dir, "", 0, cnierr.BadConfig, true},
 		{`{"version": 1, "stateDirs": "DIR"}`, "", "host-local", cnierr.BadConfig, cnierr.BadConfig, false},
+		{`{"version": 1, "stateDir": "DIR/open", "logs": 1}`, open, "", cnierr.IO, cnierr.BadConfig, true},
 		{`{"version": 1, "stateDir": "DIR/open"}`, open, "host-local", cnierr.IO, cnierr.IO, false},
 	} {
 		file := filepath.Join(t.TempDir(), "node.json")

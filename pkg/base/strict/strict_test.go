@@ -157,6 +157,15 @@ func TestPathsLeadToTheValue(t *testing.T) {
 		`"w": want a number, got a string`, `"v.m": want a number, got a string`, `"x": missing`)
 }
 
+func TestOneElementThatIsWrongHidesNoOther(t *testing.T) {
+	t.Parallel()
+	same(t, read(t, `{"l": [1, "x", null, "y"]}`, func(o *strict.Object) {
+		if got := o.At("l").Texts(); strings.Join(got, " ") != "x y" {
+			t.Errorf("got %q", got)
+		}
+	}), `"l[0]": want a string, got a number`, `"l[2]": want a string, got null`)
+}
+
 func TestSyntaxErrorsHaveAPosition(t *testing.T) {
 	t.Parallel()
 	for document, want := range map[string]string{

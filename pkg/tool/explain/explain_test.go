@@ -187,6 +187,7 @@ func TestWordsAreExplainedOnce(t *testing.T) {
 		{"rdma_bind_addr: Address already in use", []string{"rdma_bind_addr: Address already in use"}},
 		{"ibv_open_device: Operation not permitted", []string{"ibv_open_device … Operation not permitted"}},
 		{"Failed status 130", nil},
+		{"xFailed to modify QP 1; Failed to modify QP 2 to RTR", []string{"Failed to modify QP … to RTR"}},
 		{"transport(rail0) Failed to register mr", []string{") Failed to register mr"}},
 		// What is left of a line may report another problem.
 		{"rail 0: rdma_bind_addr: Address already in use; rail 1: ibv_open_device: Operation not permitted", []string{"rdma_bind_addr: Address already in use", "ibv_open_device … Operation not permitted"}},
@@ -194,6 +195,26 @@ func TestWordsAreExplainedOnce(t *testing.T) {
 		if got := texts(table.Find(c.text)); !slices.Equal(got, c.want) {
 			t.Errorf("%q finds %q, want %q", c.text, got, c.want)
 		}
+	}
+}
+
+func TestLinesAreMeasuredAsATerminalDoes(t *testing.T) {
+	t.Parallel()
+	if got := unwrapped("ééé\nabcd\nx"); got != "ééé\nabcdx" {
+		t.Errorf("got %q", got)
+	}
+}
+
+func TestAnAnswerIsInTheLanguageOfTheLocale(t *testing.T) {
+	t.Parallel()
+	translated := Entry{Answer: Answer{"cause", "do"}, ZH: &Answer{"原因", "做"}}
+	for locale, want := range map[string]Answer{"zh_CN.UTF-8": *translated.ZH, "zh": *translated.ZH, "en_US.UTF-8": translated.Answer, "": translated.Answer} {
+		if got := translated.In(locale); got != want {
+			t.Errorf("%s: got %q", locale, got)
+		}
+	}
+	if got := (Entry{Answer: translated.Answer}).In("zh_CN.UTF-8"); got != translated.Answer {
+		t.Errorf("without a translation: %q", got)
 	}
 }
 
