@@ -263,12 +263,11 @@ func TestAttachmentsThatCannotBeListedAreFollowed(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		m := newMachine(t, 1)
 		synctest.Wait()
-		dir := m.Records.Dir
-		m.Records.Dir = t.TempDir()
-		fatal(t, os.WriteFile(filepath.Join(m.Records.Dir, "attachments"), nil, 0o600))
+		folder := filepath.Join(m.Records.Dir, "attachments")
+		fatal(t, os.Rename(folder, folder+".before"))
+		fatal(t, os.WriteFile(folder, nil, 0o600))
 		time.Sleep(sweepEvery)
 		synctest.Wait()
-		m.Records.Dir = dir
 		if m.get(container(0)) == nil {
 			t.Error("it is forgotten")
 		}
