@@ -23,7 +23,10 @@ import (
 
 	"github.com/roce-cni/roce-cni/cmd/internal/cli"
 	"github.com/roce-cni/roce-cni/pkg/base/cnierr"
+	"github.com/roce-cni/roce-cni/pkg/plugin/conf"
 	"github.com/roce-cni/roce-cni/pkg/plugin/kernel/kerneltest"
+	"github.com/roce-cni/roce-cni/pkg/plugin/plan"
+	"github.com/roce-cni/roce-cni/pkg/plugin/record"
 	"github.com/roce-cni/roce-cni/pkg/tool/verify"
 )
 
@@ -32,6 +35,7 @@ const token = "the token of a test"
 // TestVerifyNamesTheFaultBetweenTwoPods: two pods, connected by one cable.
 func TestVerifyNamesTheFaultBetweenTwoPods(t *testing.T) {
 	t.Setenv(verify.TokenVariable, token)
+	t.Setenv("NODE_NAME", "gpu-01")
 	n := kerneltest.NewNode(t)
 	a, b := n.Pod(), n.Pod()
 	a.IP("link add net1 type veth peer name net1 netns " + b.Path)
@@ -64,7 +68,7 @@ func TestVerifyNamesTheFaultBetweenTwoPods(t *testing.T) {
 	test := func() string {
 		var out bytes.Buffer
 		cmd := root(&out, io.Discard)
-		cmd.SetArgs([]string{"verify", "172.16.0.2", "--netns", a.Path, "--name", "gpu-01", "--html", page, "--verbose"})
+		cmd.SetArgs([]string{"verify", "172.16.0.2", "--netns", a.Path, "--html", page, "--verbose"})
 		if status := cli.StatusError(0); !errors.As(cmd.ExecuteContext(t.Context()), &status) {
 			t.Error("RDMA cannot be judged on the machine of the test, so want a status")
 		}
@@ -174,7 +178,13 @@ func TestVerifySaysWhatItLacks(t *testing.T) {
 		}
 	}
 	t.Setenv(verify.TokenVariable, token)
+	state := t.TempDir()
+	save(t, state, record.Record{
+		Attachment: conf.Attachment{ContainerID: "c1", IfName: "net1"}, Pod: conf.Pod{Namespace: "ml", Name: "job"}, Netns: empty.Path, Plan: plan.Plan{Ops: plan.InPod(plan.Up{Link: "net1"})},
+	})
 	for _, c := range []struct{ args, want string }{
+		{"verify --all ml/job 127.0.0.1:1 --state-dir " + state, `connect to "127.0.0.1:1"`},
+		{"verify --all --netns " + empty.Path + " gpu-02=127.0.0.1:1", "cannot tell  reach            gpu-02: dial tcp 127.0.0.1:1"},
 		{"verify serve --netns " + empty.Path + " --listen nonsense", `listen "nonsense"`},
 		{"verify serve --netns " + empty.Path + " --listen 127.0.0.1:0", "no interface of roce"},
 		{"verify --netns " + empty.Path, "no interface of roce"},
