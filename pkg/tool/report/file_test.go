@@ -39,10 +39,10 @@ func TestAReportIsWrittenIntoNoFileOfAnotherUser(t *testing.T) {
 		fatal(t, err)
 		_, err = r.WriteString("report")
 		fatal(t, errors.Join(err, r.Keep()))
-		r.Discard()
 		if _, err := r.WriteString("more"); !errors.Is(err, os.ErrClosed) {
 			t.Errorf("a report that is kept is open: %v", err)
 		}
+		r.Discard()
 		if info, err := os.Stat(path); err != nil || info.Mode() != mode {
 			t.Errorf("%v, %v, want %v", info, err, mode)
 		}
