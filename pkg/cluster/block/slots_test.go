@@ -14,6 +14,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/roce-cni/roce-cni/pkg/base/cnierr"
 	"github.com/roce-cni/roce-cni/pkg/base/netrange"
 	"github.com/roce-cni/roce-cni/pkg/cluster/block"
 	"github.com/roce-cni/roce-cni/pkg/cluster/block/blocktest"
@@ -193,6 +194,16 @@ func TestHostIndexesThatCannotBeStickyAreRefused(t *testing.T) {
 		err := read(t, spec).Validate()
 		if want == "" && err != nil || want != "" && (err == nil || !strings.Contains(err.Error(), want)) {
 			t.Errorf("%s: %v, want %q", sticky, err, want)
+		}
+	}
+}
+
+func TestTheRemedyForSlotsInsideABlockIsWholeBlocks(t *testing.T) {
+	t.Parallel()
+	for slots, want := range map[string]string{"65-94": "write 64-95,", "64-80": "write 64-95,", "64-17000000": "up to 16777215"} {
+		err := read(t, strings.Replace(keeping, "64-95", slots, 1)).Validate()
+		if e := cnierr.CNI("", err); e == nil || !strings.Contains(e.Details, want) {
+			t.Errorf("%s: %+v, want %s", slots, e, want)
 		}
 	}
 }

@@ -13,6 +13,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/roce-cni/roce-cni/pkg/cluster/block"
+	"github.com/roce-cni/roce-cni/pkg/cluster/block/blocktest"
 	"github.com/roce-cni/roce-cni/pkg/cluster/sticky"
 	"github.com/roce-cni/roce-cni/pkg/cluster/sticky/stickytest"
 )
@@ -101,5 +102,35 @@ func TestAQuestionWithoutAnAnswerLeavesAllLeasesAsTheyWere(t *testing.T) {
 	_, due, err = next.Look(time.Hour, all, func(sticky.Lease) (bool, error) { return false, nil })
 	if err != nil || len(due) != 1 || due[0].Name != "a" {
 		t.Errorf("then due %v, error %v", due, err)
+	}
+}
+
+// TestWritesAtOneTimeAreAMicrosecondApart: the API server keeps no less, and a write that changes
+// nothing is none.
+func TestWritesAtOneTimeAreAMicrosecondApart(t *testing.T) {
+	t.Parallel()
+	s, store := slots(t, 2), stickytest.NewMem()
+	first := mustTake(t, claimer(store, 1), s, pod(1))
+	if second := mustTake(t, claimer(store, 1), s, pod(1)); second.Spec.Written.Sub(first.Spec.Written) != time.Microsecond {
+		t.Errorf("written at %v and %v", first.Spec.Written, second.Spec.Written)
+	}
+}
+
+// TestALeaseThatOthersHaveWrittenIsAffirmedWithoutACreate, and one without an answer with no second
+// request.
+func TestALeaseThatOthersHaveWrittenIsAffirmedWithoutACreate(t *testing.T) {
+	t.Parallel()
+	s, store := slots(t, 2), stickytest.NewMem()
+	stale := mustTake(t, claimer(store, 1), s, pod(1))
+	mustTake(t, claimer(store, 1), s, pod(1))
+	creates := store.Calls(blocktest.Create)
+	fresh, err := claimer(store, 1).Affirm(t.Context(), stale)
+	if err != nil || store.Calls(blocktest.Create) != creates || must(t, store, stale.Name) != fresh {
+		t.Errorf("%d creates, %+v, error %v", store.Calls(blocktest.Create)-creates, fresh, err)
+	}
+	gets := store.Calls(blocktest.Get)
+	failNth(store, 0, blocktest.Lost)
+	if _, err := claimer(store, 1).Affirm(t.Context(), fresh); !errors.Is(err, block.ErrUnknown) || store.Calls(blocktest.Get) != gets {
+		t.Errorf("%d more requests, error %v", store.Calls(blocktest.Get)-gets, err)
 	}
 }
