@@ -314,7 +314,7 @@ func TestOneHostThatAnswersForAllSetsOneAddressAside(t *testing.T) {
 	mac, err := net.ParseMAC(res.Interfaces[0].Mac)
 	must(t, err)
 	w.wire.refuse, w.wire.by = 3, conf.MAC(mac)
-	forget := w.unreadable("b9") // is no reason to name nobody
+	forget := w.unreadable("b9") // does not hide the record of c1
 	_, err = w.node().Add(ctx, w.request("c2", "net1", ""))
 	forget()
 	if err == nil || cnierr.CodeOf(err) != cnierr.AddressTaken || !strings.Contains(err.Error(), `container "c1"`) && !strings.Contains(err.Error(), `pod "`) {

@@ -45,7 +45,7 @@ func TestWhatContradictsItselfIsDamaged(t *testing.T) {
 		"an owner with another quarantine": func(l *Ledger) {
 			l.lastOwner.put(appendAddr(lastOwnerKey("a", owner(2).Identity()), addr(2)), appendTime(nil, 1))
 		},
-		"an address that is set aside by nobody": func(l *Ledger) { l.meta.put(asideKey(addr(9)), []byte{valueVersion}) },
+		"an address that is set aside without its owner": func(l *Ledger) { l.meta.put(asideKey(addr(9)), []byte{valueVersion}) },
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
