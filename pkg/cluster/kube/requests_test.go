@@ -5,13 +5,17 @@ package kube_test
 
 import (
 	"context"
+	"errors"
+	"io"
 	"net/http"
 	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/google/go-cmp/cmp"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/rest"
 
 	"github.com/roce-cni/roce-cni/pkg/cluster/block"
 	"github.com/roce-cni/roce-cni/pkg/cluster/kube"
@@ -110,6 +114,29 @@ func TestEachQuestionIsAskedAtItsPlace(t *testing.T) {
 			t.Errorf("%s: no error without an answer", name)
 		}
 	}
+}
+
+// memory is an API server that has each Node.
+type memory struct{}
+
+func (memory) RoundTrip(r *http.Request) (*http.Response, error) {
+	return &http.Response{StatusCode: http.StatusOK, Header: http.Header{"Content-Type": {"application/json"}}, Body: io.NopCloser(strings.NewReader(`{}`)), Request: r}, nil
+}
+
+// TestRequestsAreSentAtOnce: who calls waits between them, and client-go, which has a limit, does not.
+func TestRequestsAreSentAtOnce(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		a, err := kube.Open(&rest.Config{Host: "http://api", Transport: memory{}}, noon)
+		began := time.Now()
+		for range 50 {
+			_, asked := a.Node(t.Context(), "gpu-1")
+			err = errors.Join(err, asked)
+		}
+		if took := time.Since(began); took > 0 || err != nil {
+			t.Errorf("50 requests take %v, error %v", took, err)
+		}
+	})
 }
 
 // TestAPoolIsUsedByABlockOrAHeldLease has an operator make a lease, which no node holds.
