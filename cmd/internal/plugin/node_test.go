@@ -33,7 +33,7 @@ func TestTheLogIsAsTheSettingsSay(t *testing.T) {
 			log.Log(context.Background(), l, "text")
 		}
 		closeLog()
-		log.Error("text behind the end")
+		log.Error("text") // behind the end
 		b, err := os.ReadFile(file)
 		var got []string
 		for _, line := range regexp.MustCompile(`level=(\w+) msg=text(.*)\n`).FindAllStringSubmatch(string(b), -1) {
