@@ -200,6 +200,10 @@ func TestHostIndexesThatCannotBeStickyAreRefused(t *testing.T) {
 
 func TestTheRemedyForSlotsInsideABlockIsWholeBlocks(t *testing.T) {
 	t.Parallel()
+	one := strings.Replace(strings.Replace(keeping, "64-95", "64-64", 1), `"sticky"`, `"blockSize": 1, "sticky"`, 1)
+	if s := stickySlots(t, one, ""); s.Count() != 1 || !s.Has(64) {
+		t.Errorf("one slot: %d", s.Count())
+	}
 	for slots, want := range map[string]string{"65-94": "write 64-95,", "64-80": "write 64-95,", "64-17000000": "up to 16777215"} {
 		err := read(t, strings.Replace(keeping, "64-95", slots, 1)).Validate()
 		if e := cnierr.CNI("", err); e == nil || !strings.Contains(e.Details, want) {

@@ -48,6 +48,7 @@ func TestFaultsOfHostLink(t *testing.T) {
 		{rails + rule(`"count": 8, "ifName": "rail{rail}"`), cnierr.BadConfig, `"hostLink": no rail has the name "net1"`, `leave ifName out`},
 		{rails + `"rails": [{"master": "ens1f0", "ifName": "host0"}, {"master": "ens2f0", "ifName": "net1"}]`, cnierr.BadConfig, `"hostLink": the pod's end of the link has the name "host0"`, `another name`},
 		{rails + `"rails": [{"master": "ens1f0", "ifName": "net1", "routing": {"mode": "none"}}, {"master": "ens2f0"}]`, cnierr.BadConfig, `"hostLink": with the mode none there are no routes`, `policy or main`},
+		{eight + `, ` + ofPool(byRail) + `, "hostLink": {"routes": ["172.16.12.128/25"]}`, cnierr.BadConfig, `"hostLink.routes": 172.16.12.128/25 lies in the subnet 172.16.12.0/24`, `only CIDRs`},
 		{rails + eight + `, "routing": {"defaultRoute": true}`, cnierr.BadConfig, `"routing.defaultRoute": rail 0 and rail 1 cannot both have`, `for one rail only`},
 	} {
 		_, err := conf.Parse(railed(b.in))

@@ -84,6 +84,8 @@ func TestTheLongestNamesAreAccepted(t *testing.T) {
 	if _, err := conf.Parse(in); err != nil {
 		t.Error(err)
 	}
+	_, err := conf.Parse(call(`{"cniVersion": "1.1.0", "name": "` + strings.Repeat("n", 254) + `", "master": "ens1f0"}`))
+	bad{"254", cnierr.BadConfig, `"name": 254 characters, at most 253`, `shorter`}.check(t, err)
 }
 
 func TestFaultsAreReportedInShort(t *testing.T) {

@@ -202,6 +202,7 @@ func TestMasterSelects(t *testing.T) {
 		`{"function": "physical", "drivers": ["bnxt_en", "Mlx5-core"], "linkTypes": ["loopback6", "none/x"]}`: {
 			Function: conf.Physical, Drivers: []string{"bnxt_en", "Mlx5-core"}, LinkTypes: []string{"loopback6", "none/x"},
 		},
+		`{"rdma": "` + strings.Repeat("r", 63) + `"}`:   {RDMA: strings.Repeat("r", 63)},
 		`{"function": "scalable"}`:                      {Function: conf.Scalable},
 		`{"rdma": "mlx5_bond_0"}`:                       {RDMA: "mlx5_bond_0"},
 		`{"pci": "0000:0B:00.0"}`:                       {PCI: "0000:0b:00.0"},

@@ -128,7 +128,7 @@ func TestAnEmptyListAllowsNothing(t *testing.T) {
 
 func TestMastersOfANamespace(t *testing.T) {
 	t.Parallel()
-	p := nodeOf(t, strings.Replace(limited, `"infra":`, `"names": {"masters": {"ifNames": ["enp*"]}}, "vendors": {"masters": {"vendors": ["15b3"]}}, "infra":`, 1))
+	p := nodeOf(t, strings.Replace(limited, `"infra":`, `"names": {"masters": {"ifNames": ["enp*"]}}, "vendors": {"masters": {"vendors": ["15b3"]}}, "none": {"masters": {"vendors": []}}, "infra":`, 1))
 	for _, c := range []struct {
 		namespace string
 		nic       conf.LinkName
@@ -146,6 +146,8 @@ func TestMastersOfANamespace(t *testing.T) {
 		{"names", "eth0", []string{"15b3"}, false},
 		{"vendors", "eth0", []string{"15b3"}, true},
 		{"vendors", "eth0", []string{"8086"}, false},
+		{"none", "eth0", []string{"15b3"}, false},
+		{"none", "eth0", nil, false},
 	} {
 		if err := p.Master(c.namespace, c.nic, c.vendors); (err == nil) != c.ok {
 			t.Errorf("%+v: %v", c, err)

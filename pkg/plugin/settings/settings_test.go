@@ -207,11 +207,11 @@ func TestDeviceInformationIsWrittenOnlyWhereMultusKeepsIt(t *testing.T) {
 // GC and STATUS are about no pod, so they may call what some namespace may use.
 func TestTheIPAMPluginOfANamespace(t *testing.T) {
 	t.Parallel()
-	p := nodeOf(t, `{"version": 1, "namespaces": {"*": {"ipamTypes": ["roce-ipam"]}, "infra": {"ipamTypes": ["stat*"]}}}`)
+	p := nodeOf(t, `{"version": 1, "namespaces": {"*": {"ipamTypes": ["roce-ipam"]}, "infra": {"ipamTypes": ["stat*"]}, "none": {"ipamTypes": []}}}`)
 	for _, c := range []struct {
 		namespace, kind string
 		ok              bool
-	}{{"team", "static", false}, {"infra", "static", true}, {"", "static", true}, {"infra", "roce-ipam", false}, {"", "roce-ipam", true}, {"", "dhcp", false}} {
+	}{{"none", "roce-ipam", false}, {"team", "static", false}, {"infra", "static", true}, {"", "static", true}, {"infra", "roce-ipam", false}, {"", "roce-ipam", true}, {"", "dhcp", false}} {
 		if err := p.IPAMPlugin(c.namespace, c.kind, []byte(`{"ipam": {}}`)); (err == nil) != c.ok || err != nil && cnierr.CodeOf(err) != cnierr.BadConfig {
 			t.Errorf("%+v: %v", c, err)
 		}

@@ -34,6 +34,7 @@ func TestSubnetsFollowFromTheAddressesOfANIC(t *testing.T) {
 		"the first address":       {"10.0.0.5/24", pool.FromMaster{Gateway: pool.FirstHost}, "10.0.0.0/24 [10.0.0.0-10.0.0.255] 10.0.0.1"},
 		"no gateway":              {"10.0.0.5/24", pool.FromMaster{Gateway: pool.NoGateway}, "10.0.0.0/24 [10.0.0.0-10.0.0.255] invalid IP"},
 		"both families":           {"10.0.0.5/24 fd00::5/64", pool.FromMaster{Gateway: pool.NoGateway}, "10.0.0.0/24 [10.0.0.0-10.0.0.255] invalid IP; fd00::/64 [fd00::-fd00::ffff:ffff:ffff:ffff] invalid IP"},
+		"a subnet of two hosts":   {"10.0.0.5/30", pool.FromMaster{Gateway: pool.LastHost}, "10.0.0.4/30 [10.0.0.4-10.0.0.7] 10.0.0.6"},
 		"two of one subnet":       {"10.0.0.5/24 10.0.0.6/24", pool.FromMaster{Gateway: pool.NoGateway}, "10.0.0.0/24 [10.0.0.0-10.0.0.255] invalid IP"},
 		"a single address beside": {"10.9.9.9/32 10.0.0.5/24", pool.FromMaster{Gateway: pool.NoGateway}, "10.0.0.0/24 [10.0.0.0-10.0.0.255] invalid IP"},
 		"derived":                 {"10.0.0.133/25", pool.FromMaster{Gateway: pool.LastHost, Derive: &pool.Derive{Base: 64, PerHost: 4}}, "10.0.0.128/25 [10.0.0.212-10.0.0.215] 10.0.0.254"},
