@@ -99,6 +99,7 @@ func TestFaultsOfARule(t *testing.T) {
 		{rule(`"count": 12, "ifName": "fourteen-chars{rail}"`), cnierr.BadConfig, `"rails.ifName": rail 10: "fourteen-chars10" has 16 characters, at most 15`, `set ifName`},
 		{rule(`"count": 1, "ifName": "lo"`), cnierr.BadConfig, `"rails.ifName": rail 0: "lo" is the loopback interface`, `set ifName`},
 		{rule(`"count": 1, "ifName": "all"`), cnierr.BadConfig, `"rails.ifName": rail 0: "all" is reserved`, `set ifName`},
+		{`"rails": [{"master": "a", "range": "10.0.0.0/24"}]`, cnierr.BadConfig, `"rails[0].range": unknown key`, `write "subnets": [{"subnet": `},
 		{`"rails": [7, {"master": "b", "ifName": "net1"}]`, cnierr.Decode, `"rails[0]": want an object, got a number`, `write a list such as`},
 		{`"rails": [{"master": "a", "ifName": "x"}, {"master": "b"}, {"master": "c", "ifName": "x"}]`, cnierr.BadConfig, `"rails[2].ifName": rail 2: "x" is the name of rail 0`, `set ifName`},
 		{`"rails": [{"master": "a"}, {"master": "b", "ifName": "net1"}]`, cnierr.BadConfig, `"rails[1].ifName": rail 1: "net1" is the name of rail 0`, `set ifName`},

@@ -230,7 +230,10 @@ func TestAFolderThatIsAFileIsAnIOError(t *testing.T) {
 	_, services := s.Services()
 	_, pools := s.Pools()
 	_, quarantines := s.Quarantines()
-	_, written := s.WriteServices(cidrs("10.96.0.0/12"))
+	wrote, written := s.WriteServices(cidrs("10.96.0.0/12"))
+	if wrote {
+		t.Error("Services are said to be written")
+	}
 	for what, err := range map[string]error{
 		"Read": read, "Services": services, "Pools": pools, "Quarantines": quarantines, "WriteServices": written,
 		"Write": s.Write(sample(t, 1)), "Remove": s.Remove("gpu"),
