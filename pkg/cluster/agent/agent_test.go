@@ -100,15 +100,20 @@ func TestAfterABootNothingIsLeasedBeforeTheServerWasAsked(t *testing.T) {
 		n.stop()
 		n.boot = "22222222-2222-4222-8222-222222222222"
 		n.goAway(true)
+		before := len(n.log.String())
 		n.run()
 		n.idle(10 * time.Minute)
 		if _, err := n.files().Read("compute"); cnierr.CodeOf(err) != cnierr.TryAgain {
 			t.Errorf("there is a file of this boot, error %v", err)
 		}
 		n.says(503, "RailPool compute", "of another boot")
+		pass(300 * time.Millisecond) // between two checks of the files
+		joined := func() bool { return strings.Contains(n.log.String()[before:], "the node has a block") }
 		n.goAway(false)
-		pass(10 * time.Second)
-		n.holds("compute", 1)
+		for end := n.now() + 10*time.Second; !joined() && n.now() < end; {
+			pass(10 * time.Millisecond)
+		}
+		n.holds("compute", 1) // at once
 		n.healthy()
 		if len(n.blocks()) != 1 || n.store.Calls(blocktest.Touch) == 0 {
 			t.Errorf("blocks %v, %d touches", n.blocks(), n.store.Calls(blocktest.Touch))
