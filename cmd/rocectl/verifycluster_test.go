@@ -30,7 +30,7 @@ case "$*" in
 *"auth whoami"*) printf 'system:serviceaccount:tests:o p' ;;
 *"get --output=json daemonset"*) cat ` + dir + `/daemonset ;;
 *"get --output=json pods"*) cat ` + dir + `/pods ;;
-*exec*) sed '/^[.]$/q' >` + dir + `/input; printf 'round 1 of 1\n\033[2J' >&2; cat ` + dir + `/report; exit 1 ;;
+*exec*) sed '/^[.]$/q' >` + dir + `/input; timeout 0.2 cat && echo closed >>` + dir + `/input; printf 'round 1 of 1\n\033[2J' >&2; cat ` + dir + `/report; exit 1 ;;
 esac
 `,
 		"daemonset": `{"spec": {"selector": {"matchLabels": {"app": "rails-verify"}}}, "status": {"desiredNumberScheduled": 7}}`,

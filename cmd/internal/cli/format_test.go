@@ -4,9 +4,12 @@
 package cli
 
 import (
+	"errors"
 	"fmt"
 	"io"
+	"os"
 	"strings"
+	"syscall"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
@@ -77,6 +80,23 @@ func TestOneResultInEachFormat(t *testing.T) {
 		}
 		if diff := cmp.Diff(c.want, out.String()); diff != "" {
 			t.Errorf("%s %s (-want +got)\n%s", c.cmd.Name(), c.args, diff)
+		}
+	}
+}
+
+// TestADocumentThatCannotBeWrittenIsAnError in each format: a script must not take an empty file
+// for an empty result.
+func TestADocumentThatCannotBeWrittenIsAnError(t *testing.T) {
+	t.Parallel()
+	full, err := os.OpenFile("/dev/full", os.O_WRONLY, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer full.Close()
+	for _, name := range []string{"", "json", "yaml"} {
+		err := Format{Name: name}.Print(full, []int{1}, func(w io.Writer) error { _, err := fmt.Fprintln(w, "a text"); return err })
+		if !errors.Is(err, syscall.ENOSPC) {
+			t.Errorf("-o %s: %v", name, err)
 		}
 	}
 }

@@ -137,6 +137,12 @@ func TestAskingForAKeyDeclaresIt(t *testing.T) {
 		o.At("mode")
 		o.Lenient(strict.Resembles)
 	}), `"Mod": unknown key`, `"models": unknown key`)
+	f = strict.Faults{}
+	o, _ = f.Document(strict.Whole, []byte(`{"mut": 1, "zzz": 2}`))
+	o.At("mtu")
+	o.Strict(nil)
+	want = []string{`"mut": did you mean "mtu"?`, `"zzz": use one of mtu`}
+	same(t, strings.Split(cnierr.CNI("roce", f.Err("read", "x")).Details, "; "), want...)
 }
 
 func TestPathsLeadToTheValue(t *testing.T) {

@@ -51,6 +51,19 @@ func TestGCRemovesInvalidAttachmentsAndNothingElse(t *testing.T) {
 	w.mustBeEmpty("after a GC to which nothing is valid")
 }
 
+func TestGCRemovesTheInterfaceThatIsInvalidInALivingContainer(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	w.mustCome("c1")
+	before := w.files()
+	w.mustAdd(w.request("c1", "net2", ""))
+	w.mustGC("rail", c1)
+	w.mustBeWhole("c1")
+	if diff := cmp.Diff(before, w.files()); diff != "" {
+		t.Errorf("what is left (-want +got)\n%s", diff)
+	}
+}
+
 func TestGCGoesOnAfterAnErrorAndReportsIt(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)

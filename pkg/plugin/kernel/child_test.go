@@ -31,6 +31,11 @@ func TestALinkHasTheQueueAndTheMTUThatAreAskedFor(t *testing.T) {
 	if !strings.Contains(got, "bcqueuelen 2500") || !strings.Contains(got, ",UP") || strings.Count(got, "mtu 1400 ") != 1 || strings.Count(got, "mtu 1450 ") != 2 {
 		t.Errorf("got %s", got)
 	}
+	do(t, k, kerneltest.Attachment(kerneltest.Container(t), nic, nic).Runs()[0]...)
+	do(t, k, plan.InPod(plan.Up{Link: "net1", MTU: 1300}, plan.Up{Link: "net1-1", MTU: 1450})...)
+	if got := pod.IP("link show dev net1") + pod.IP("link show dev net1-1"); !strings.Contains(got, "mtu 1300 ") || !strings.Contains(got, "mtu 1450 ") {
+		t.Errorf("each of a run has an MTU of its own: got %s", got)
+	}
 }
 
 // TestTheLinkWithTheNameIsRemovedFirst has two links that are ours: one has the name, the other the mark.

@@ -459,6 +459,27 @@ func TestOnlyChecksThatExistAreNamed(t *testing.T) {
 	}
 }
 
+// TestChecksThatLackTheSameAreOneAnswer: but what one check cannot tell stays, each with its subject.
+func TestChecksThatLackTheSameAreOneAnswer(t *testing.T) {
+	t.Parallel()
+	of := func(check, subject string, f report.Finding) report.Answer {
+		f.Of = subject
+		return report.Answer{Check: check, Finding: f}
+	}
+	answers := []report.Answer{
+		of("gids", "mlx5_0", cannotTell("its table cannot be read", "root")),
+		of("gids", "mlx5_1", cannotTell("its table cannot be read", "root")),
+		of("pools", "", cannotTell("nothing is known", "a state folder")),
+		of("agent", "", ok("it runs")),
+		of("records", "a", cannotTell("nothing is known", "a state folder")),
+		of("records", "b", cannotTell("nothing is known", "a state folder")),
+		of("rdma-mtu", "mlx5_0", problem("1024", "")),
+		of("left-behind", "", cannotTell("it is not looked for", "records")),
+		of("fill", "", cannotTell("it is not looked for", "records")),
+	}
+	golden(t, "lack", answers, false)
+}
+
 func TestAPartSaysHowManyProblemsItHas(t *testing.T) {
 	t.Parallel()
 	w := healthy(t)

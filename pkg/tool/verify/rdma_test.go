@@ -186,7 +186,7 @@ func TestWhatATestByRDMALacksIsNamed(t *testing.T) {
 
 // TestAProgramIsStartedForACaller, and the caller is told when it has ended.
 func TestAProgramIsStartedForACaller(t *testing.T) {
-	installed(t, map[string]string{"rping": `echo "$@"`, "ib_write_bw": "exec sleep 60"})
+	installed(t, map[string]string{"rping": `sleep 0.1; echo "$@"`, "ib_write_bw": "exec sleep 60"})
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
 	c, rails := &caller{pod: withGIDs(nil)}, []Rail{{}, loopback(), {Link: "net1", Addr: netip.MustParseAddr("192.0.2.1")}}

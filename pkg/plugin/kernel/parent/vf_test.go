@@ -133,7 +133,8 @@ func TestVFWithUnknownSettingsIsNotRefused(t *testing.T) {
 		n, sys := vfNode()
 		n.vfs = []rtnl.VF{{SpoofCheck: true}, {Number: 1, SpoofCheck: true}}
 		change(&n, sys)
-		if _, err := selectOne(t.Context(), Place{n, nil, noRDMA, sys}, conf.Request{Rails: []conf.Rail{{Parent: conf.Parent{Name: "vf1"}}}}); err != nil {
+		vf1 := conf.Parent{IfNames: []string{"vf1"}, Function: conf.Virtual}
+		if _, err := selectOne(t.Context(), Place{n, nil, noRDMA, sys}, conf.Request{Rails: []conf.Rail{{Parent: vf1}}}); err != nil {
 			t.Errorf("%s: %v", name, err)
 		}
 	}

@@ -196,13 +196,13 @@ func TestWhatEntriesAreFor(t *testing.T) {
 			t.Errorf("got  %s\nwant %s", got, want)
 		}
 	}
-	one, nine := 1, 9
+	one, four, nine := 1, 4, 9
 	for _, c := range []struct {
 		name string
 		was  *int
 		want string
 	}{
-		{"net1", nil, "[0 1 2]"}, {"net1", &one, "[1]"}, {"net1", &nine, "[0 1 2]"}, {"net9", nil, "[4]"}, {"other", &one, "[1]"}, {"other", nil, "[0 1 2 3 4]"}, {"other", &nine, "[0 1 2 3 4]"},
+		{"net1", nil, "[0 1 2]"}, {"net1", &one, "[1]"}, {"net1", &nine, "[0 1 2]"}, {"net1", &four, "[0 1 2]"}, {"net9", nil, "[4]"}, {"other", &one, "[1]"}, {"other", nil, "[0 1 2 3 4]"}, {"other", &nine, "[0 1 2 3 4]"},
 	} {
 		var got []int
 		for _, e := range Own(all, c.name, c.was) {
