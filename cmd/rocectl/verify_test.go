@@ -27,6 +27,7 @@ import (
 	"github.com/roce-cni/roce-cni/pkg/plugin/kernel/kerneltest"
 	"github.com/roce-cni/roce-cni/pkg/plugin/plan"
 	"github.com/roce-cni/roce-cni/pkg/plugin/record"
+	"github.com/roce-cni/roce-cni/pkg/tool/report"
 	"github.com/roce-cni/roce-cni/pkg/tool/verify"
 )
 
@@ -193,6 +194,22 @@ func TestVerifySaysWhatItLacks(t *testing.T) {
 	} {
 		if got := call(strings.Fields(c.args)...); !strings.Contains(got, c.want) {
 			t.Errorf("%s: got %s, want %q", c.args, got, c.want)
+		}
+	}
+}
+
+// TestAllAnswersAreToldIfTheyAreAskedFor, the last one too.
+func TestAllAnswersAreToldIfTheyAreAskedFor(t *testing.T) {
+	t.Parallel()
+	answer := func(of string) report.Answer {
+		return report.Answer{Check: verify.Reach, Finding: report.Finding{Verdict: report.OK, Of: of, Found: "packets pass"}}
+	}
+	r := verify.Report{Answers: []report.Answer{answer("rail 0 of a to b"), answer("rail 1 of a to b")}}
+	for each, want := range map[bool]string{false: "", true: "ok           reach            rail 0 of a to b: packets pass\nok           reach            rail 1 of a to b: packets pass\n"} {
+		var whole, brief strings.Builder
+		err := errors.Join((&verifyFlags{each: each}).report(&whole, r), r.WriteText(&brief))
+		if diff := cmp.Diff(want+brief.String(), whole.String()); err != nil || diff != "" {
+			t.Errorf("%v (-want +got)\n%s", err, diff)
 		}
 	}
 }

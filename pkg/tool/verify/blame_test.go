@@ -355,6 +355,20 @@ func TestAFaultOfPodsAsAWholeIsCountedAmongAll(t *testing.T) {
 	}
 }
 
+// TestALaterPodMayTellOfAnEarlierOne: the words are those about this pair, and not about one of another fault.
+func TestALaterPodMayTellOfAnEarlierOne(t *testing.T) {
+	t.Parallel()
+	all := newTally([]string{"a", "b", "c", "d"})
+	for _, of := range []string{"a to c", "c to b", "d to c", "b to d"} {
+		all.add([]report.Answer{good(Reach, "rail 3 of "+of, "all is well")})
+	}
+	all.add([]report.Answer{problem(Reach, "rail 3 of a to rail 4 of b", "no way", "", ""), problem(Reach, "rail 3 of d to a", "silent", "", "")})
+	want := []string{"rail 3 of d to a: silent", "rail 3 of a to rail 4 of b: no way"}
+	if diff := cmp.Diff(want, faults(all.report())); diff != "" {
+		t.Errorf("(-want +got)\n%s", diff)
+	}
+}
+
 // The pods that have no such rail are none of those that a fault is counted among.
 func TestAFaultIsCountedAmongTestedPods(t *testing.T) {
 	t.Parallel()
