@@ -44,6 +44,16 @@ func TestAllPoolsAreListed(t *testing.T) {
 	}
 }
 
+// TestADeletedPoolIsInUseAsLongAsItHasOurFinalizer, or nobody would take it off.
+func TestADeletedPoolIsInUseAsLongAsItHasOurFinalizer(t *testing.T) {
+	t.Parallel()
+	p := kube.RailPool{}
+	p.Name, p.DeletionTimestamp, p.Finalizers = "gpu", &metav1.Time{Time: time.Unix(1, 0)}, []string{"other", kube.InUse}
+	if diff := cmp.Diff(block.Pool{Name: "gpu", InUse: true, Deleted: true}, p.Pool()); diff != "" {
+		t.Errorf("(-want +got)\n%s", diff)
+	}
+}
+
 // A block of any other pool would prevent no removal.
 func TestAPoolStandsIfABlockPreventsItsRemoval(t *testing.T) {
 	t.Parallel()

@@ -38,6 +38,21 @@ func TestALinkHasTheQueueAndTheMTUThatAreAskedFor(t *testing.T) {
 	}
 }
 
+// TestPairsAreMadeInTurnUntilOneFails: what comes after it is not made.
+func TestPairsAreMadeInTurnUntilOneFails(t *testing.T) {
+	t.Parallel()
+	node, _, k := machine(t)
+	node.IP("link add taken0 type veth peer name other0")
+	pair := plan.Veth{Name: "taken0", MAC: conf.MAC{2, 0, 0, 0, 2, 1}, PodEnd: "host0", PodMAC: conf.MAC{2, 0, 0, 0, 2, 2}, Mark: child(t).Mark}
+	second := pair
+	second.Name, second.PodEnd, second.MAC, second.PodMAC = "veth2", "host1", conf.MAC{2, 0, 0, 0, 3, 1}, conf.MAC{2, 0, 0, 0, 3, 2}
+	err := k.Do(t.Context(), plan.OnHost(pair, second)...)
+	if left := node.IP("-o link"); err == nil || strings.Contains(left, "veth2") {
+		t.Errorf("got %v and\n%s", err, left)
+	}
+	do(t, k, plan.OnHost(second)...)
+}
+
 // TestTheLinkWithTheNameIsRemovedFirst has two links that are ours: one has the name, the other the mark.
 func TestTheLinkWithTheNameIsRemovedFirst(t *testing.T) {
 	t.Parallel()

@@ -105,7 +105,7 @@ func (n *node) allocator() lease.Allocator {
 		Book: n.book(), Program: conf.PluginType, Agent: n.files(), NodeName: "gpu-01", RefuseQuarantined: n.refuse,
 		ReadFile: func(string) ([]byte, error) { return []byte(table), nil },
 		Plugins: lease.Plugins{
-			Path: []string{n.plugins}, Environ: []string{"PATH=" + os.Getenv("PATH")}, Stderr: cmp.Or[io.Writer](n.stderr, n.t.Output()),
+			Path: []string{n.plugins}, Environ: []string{"PATH=" + os.Getenv("PATH"), "CNI_COMMAND=STATUS"}, Stderr: cmp.Or[io.Writer](n.stderr, n.t.Output()),
 			Guard: n.records().Guard,
 		},
 		Now: func() time.Duration { return n.now },
