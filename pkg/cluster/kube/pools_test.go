@@ -44,7 +44,7 @@ func TestAllPoolsAreListed(t *testing.T) {
 	}
 }
 
-// TestADeletedPoolIsInUseAsLongAsItHasOurFinalizer, or nobody would take it off.
+// TestADeletedPoolIsInUseAsLongAsItHasOurFinalizer, or the finalizer would stay for ever.
 func TestADeletedPoolIsInUseAsLongAsItHasOurFinalizer(t *testing.T) {
 	t.Parallel()
 	p := kube.RailPool{}
