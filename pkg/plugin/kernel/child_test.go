@@ -4,13 +4,15 @@
 package kernel_test
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
+	"os"
 	"path/filepath"
 	"strings"
 	"testing"
 
-	"github.com/google/go-cmp/cmp"
+	gocmp "github.com/google/go-cmp/cmp"
 	"golang.org/x/sys/unix"
 
 	"github.com/roce-cni/roce-cni/pkg/base/cnierr"
@@ -75,40 +77,24 @@ func TestTheLinkWithTheNameIsRemovedFirst(t *testing.T) {
 	}
 }
 
-// unopened mounts a namespace at a path that is too long to be opened. A search in all namespaces
-// finds it before those that are mounted later.
-func unopened(t *testing.T, node *kerneltest.Node) {
+// mounted lets a Kernel know of the namespaces at these paths, behind one at a path that is too long to be opened,
+// and of no others.
+func mounted(t *testing.T, k *kernel.Kernel, paths ...string) {
 	t.Helper()
-	dir, err := unix.Open(t.TempDir(), unix.O_PATH|unix.O_CLOEXEC, 0)
-	for range unix.PathMax / unix.NAME_MAX {
-		name, up := strings.Repeat("x", unix.NAME_MAX), dir
-		if err == nil {
-			err = unix.Mkdirat(dir, name, 0o700)
-		}
-		if err == nil {
-			dir, err = unix.Openat(up, name, unix.O_PATH|unix.O_CLOEXEC, 0)
-		}
-		_ = unix.Close(up)
-	}
-	if err != nil {
-		t.Fatal(err)
-	}
-	file := func(flags int) string {
-		fd, err := unix.Openat(dir, "pod", flags|unix.O_CLOEXEC, 0o600)
-		if err != nil {
+	info := fmt.Sprintf("1 1 0:4 net:[1] /%s rw\n", strings.Repeat("x", unix.PathMax))
+	for _, path := range paths {
+		var st unix.Stat_t
+		if err := unix.Stat(path, &st); err != nil {
 			t.Fatal(err)
 		}
-		t.Cleanup(func() { _ = unix.Close(fd) })
-		return fmt.Sprint("/proc/self/fd/", fd)
+		info += fmt.Sprintf("1 1 %d:%d net:[%d] %s rw\n", unix.Major(st.Dev), unix.Minor(st.Dev), st.Ino, path)
 	}
-	if err := unix.Mount(node.Pod().Path, file(unix.O_CREAT), "", unix.MS_BIND, ""); err != nil {
+	proc := t.TempDir()
+	dir := filepath.Join(proc, "thread-self")
+	if err := cmp.Or(os.Mkdir(dir, 0o700), os.WriteFile(filepath.Join(dir, "mountinfo"), []byte(info), 0o600)); err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(func() {
-		if err := errors.Join(unix.Unmount(file(unix.O_PATH), unix.MNT_DETACH), unix.Close(dir)); err != nil {
-			t.Error(err)
-		}
-	})
+	k.Procfs(proc)
 }
 
 // TestEachFindingOfALinkHasItsRemedy compares all that Check says. Behind a finding of what a
@@ -173,8 +159,7 @@ func TestEachFindingOfALinkHasItsRemedy(t *testing.T) {
 			do(t, k, plan.Op{Kind: op})
 			at := filepath.Join(t.TempDir(), "elsewhere")
 			if strings.Contains(tt.script, "ELSEWHERE") {
-				unopened(t, node)
-				node.PodAt(at)
+				mounted(t, k, node.PodAt(at).Path)
 			}
 			for line := range strings.Lines(strings.NewReplacer("MARK", op.Mark, "ELSEWHERE", at).Replace(tt.script)) {
 				if on, is := strings.CutPrefix(line, "HOST "); is {
@@ -205,7 +190,7 @@ func TestEachFindingOfALinkHasItsRemedy(t *testing.T) {
 			for i := range got {
 				got[i] = words.Replace(got[i])
 			}
-			if diff := cmp.Diff(tt.want, got); diff != "" {
+			if diff := gocmp.Diff(tt.want, got); diff != "" {
 				t.Errorf("(-want +got)\n%s", diff)
 			}
 		})

@@ -27,6 +27,9 @@ func (k *Kernel) CreateAside(ctx context.Context, op plan.Child) error {
 // Unused is about a link of the host. Undo asks it of VLANs, which not every kernel has.
 func (k *Kernel) Unused(ctx context.Context, l rtnl.Link) error { return k.unused(ctx, l) }
 
+// Procfs lets the Kernel look for other namespaces in another folder than /proc.
+func (k *Kernel) Procfs(dir string) { k.procfs = dir }
+
 // Through lets the kernel answer through other sockets, in the host and in the pod.
 func (k *Kernel) Through(with func(nlsock.Socket) nlsock.Socket) error {
 	exchange := func(conn **rtnl.Conn) error {

@@ -50,12 +50,15 @@ var ErrRulesLeft = errors.New("rules equal to ours are left: there are too many,
 type Kernel struct {
 	path   string // of the pod's namespace
 	sys    fs.FS
+	procfs string // where the processes of the node are
 	hostNS *netns.Namespace
 	podNS  *netns.Namespace // nil in a Kernel from OpenHost
 	host   *rtnl.Conn
 	pod    *rtnl.Conn
 	adds   bool // links were made by this Kernel, so that no program can have moved them
 }
+
+const procfs = "/proc"
 
 // Open opens two namespaces: that of the calling thread, which must be the
 // host's, and the pod's at netnsPath. sys is the root of sysfs. The caller must
@@ -64,7 +67,7 @@ type Kernel struct {
 // Errors: ErrNetnsGone and ErrHostNetns, both as *cnierr.Error of code
 // BadNetns; IO for what the kernel refuses.
 func Open(netnsPath string, sys fs.FS) (*Kernel, error) {
-	k := &Kernel{path: netnsPath, sys: sys}
+	k := &Kernel{path: netnsPath, sys: sys, procfs: procfs}
 	if err := k.open(); err != nil {
 		k.Close()
 		return nil, err
@@ -75,7 +78,7 @@ func Open(netnsPath string, sys fs.FS) (*Kernel, error) {
 // OpenHost opens only the namespace of the calling thread. It is for undoing operations
 // on the host after the pod is gone. The caller must Close the Kernel. Errors: IO.
 func OpenHost() (*Kernel, error) {
-	k := &Kernel{}
+	k := &Kernel{procfs: procfs}
 	if err := k.openHost(); err != nil {
 		k.Close()
 		return nil, err

@@ -76,9 +76,6 @@ func (n namespace) ip(format string, args ...any) string {
 	return plan.IP(plan.NetnsName(n.path)) + command
 }
 
-// procfs is where the processes of the node are.
-const procfs = "/proc"
-
 const (
 	// searchTime is how long a search in all namespaces takes at most, and lookTime that
 	// in one of them. The programs of a namespace can change its links all the time, so
@@ -135,7 +132,7 @@ func (k *Kernel) others(ctx context.Context) iter.Seq2[context.Context, other] {
 	return func(yield func(context.Context, other) bool) {
 		ctx, cancel := context.WithTimeout(ctx, searchTime)
 		defer cancel()
-		for ns, err := range netns.Each(procfs) {
+		for ns, err := range netns.Each(k.procfs) {
 			if ctx.Err() != nil || err == nil && ns.ID != k.ID() && !lookInto(ctx, ns, yield) {
 				return
 			}

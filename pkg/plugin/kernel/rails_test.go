@@ -47,7 +47,6 @@ func TestRailsOfSeveralMastersGoTogether(t *testing.T) {
 func TestUndoFindsTheLinksThatThePodHasMoved(t *testing.T) {
 	t.Parallel()
 	node, pod, k := machine(t)
-	unopened(t, node)
 	links := kerneltest.Attachment(kerneltest.Container(t), nic, nic, nic).Runs()[0]
 	do(t, k, links...)
 	first, dir := links[0].Kind.(plan.Child), t.TempDir()
@@ -69,10 +68,14 @@ func TestUndoFindsTheLinksThatThePodHasMoved(t *testing.T) {
 			t.Errorf("got links %q, want %q", got, want)
 		}
 	}
-	undo(t, open(t, pod), plan.InPod(plan.Child{Name: first.Name, Mark: first.Mark})) // the record is lost
+	k = open(t, pod)
+	mounted(t, k, one.Path, two.Path)
+	undo(t, k, plan.InPod(plan.Child{Name: first.Name, Mark: first.Mark})) // the record is lost
 	wantLinks(one, "later0 lo net1")
 	wantLinks(two, "lo moved0 net1-2 other0")
-	undo(t, open(t, pod), links)
+	k = open(t, pod)
+	mounted(t, k, one.Path, two.Path)
+	undo(t, k, links)
 	wantLinks(one, "later0 lo")
 	wantLinks(two, "lo other0")
 }
