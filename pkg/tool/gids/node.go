@@ -32,6 +32,8 @@ type Node struct {
 	Sys     fs.FS                       // root of sysfs, as the calling thread's namespace sees it
 	Records []record.Record             // of the attachments on the node; nil in a pod
 	Dial    func() (*nldev.Conn, error) // nil: rdma.Config's
+
+	fillers string // the path of the namespace of fillers; "": plan.FillerNetns
 }
 
 // Namespace is what programs in a network namespace can use.
@@ -194,7 +196,7 @@ func recorded(r record.Record) map[Addr]Recorded {
 func (n Node) views(ctx context.Context, host []Port, owners []Owner) (all []Port, out []Table, err error) {
 	hidden := n.lacksEntries(host)
 	if hidden || !slices.ContainsFunc(host, Port.hasFillers) {
-		if _, err := n.look(ctx, plan.FillerNetns, netns.ID{}, nil, host); err != nil {
+		if _, err := n.look(ctx, cmp.Or(n.fillers, plan.FillerNetns), netns.ID{}, nil, host); err != nil {
 			return nil, nil, err
 		}
 	}

@@ -207,7 +207,9 @@ func TestANamespaceIsLookedAtOnce(t *testing.T) {
 	}
 	const gid = "class/infiniband/mlx5_9/ports/1/gids/0"
 	sys := reads{fstest.MapFS{gid: {Data: []byte("0000:0000:0000:0000:0000:0000:0000:0000")}}, map[string]int{}}
-	n := Node{Sys: sys, Dial: func() (*nldev.Conn, error) { return nldev.New(devices{[]string{"mlx5_0", "mlx5_1"}, 1}), nil }}
+	n := Node{Sys: sys, fillers: filepath.Join(t.TempDir(), "fillers"), Dial: func() (*nldev.Conn, error) {
+		return nldev.New(devices{[]string{"mlx5_0", "mlx5_1"}, 1}), nil
+	}}
 	for _, lacks := range []bool{false, true} {
 		n.Records, sys.of[gid] = nil, 0
 		for i := range uint32(2) {
@@ -231,13 +233,7 @@ func TestANamespaceIsLookedAtOnce(t *testing.T) {
 	if _, _, err := n.views(t.Context(), []Port{portOf("mlx5_9", "ens9")}, nil); err == nil {
 		t.Error("a table that cannot be read is no error")
 	}
-	if _, err := os.Stat(plan.FillerNetns); err == nil {
-		t.Skip("a node with fillers")
-	}
-	if err := os.MkdirAll(filepath.Dir(plan.FillerNetns), 0o755); err != nil {
-		t.Fatal(err)
-	}
-	node.PodAt(plan.FillerNetns) // it is looked at if the host shows no filler
+	node.PodAt(n.fillers) // it is looked at if the host shows no filler
 	filler := gidtable.Entry{GID: plan.FillerRange.Addr(), Type: gidtable.RoCEv2, Netdev: string(plan.Child{Parent: "ens9"}.Fillers().Name)}
 	for want, entries := range [][]gidtable.Entry{{filler}, nil} {
 		host := portOf("mlx5_9", "ens9")
