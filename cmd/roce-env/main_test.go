@@ -37,14 +37,14 @@ func TestScripts(t *testing.T) {
 	})
 }
 
-// kernelRDMA answers as the kernel of a node with mlx5_0 on r0 and mlx5_1 on r1, in shared mode.
+// kernelRDMA answers as the kernel of a node with test0 on r0 and test1 on r1, in shared mode.
 type kernelRDMA struct{}
 
 func (kernelRDMA) Close() {}
 
 func (kernelRDMA) Dump(context.Context, nlsock.Request) (rows [][]byte, err error) {
 	for i := range uint32(2) {
-		row := nlsock.AppendText(nlsock.AppendNumber(nil, 1, i+1), 2, fmt.Sprint("mlx5_", i))
+		row := nlsock.AppendText(nlsock.AppendNumber(nil, 1, i+1), 2, fmt.Sprint("test", i))
 		rows = append(rows, nlsock.AppendText(nlsock.AppendNumber(row, 3, 1), 67, "roce"))
 	}
 	return rows, nil
@@ -77,17 +77,17 @@ func TestAPodIsToldAllThatItLacks(t *testing.T) {
 			n.IP("addr add " + e.addr + "/16 dev " + e.link)
 		}
 		for name, text := range map[string]string{"gids": plan.GIDText(netip.MustParseAddr(e.addr)), "gid_attrs/types": "RoCE v2", "gid_attrs/ndevs": e.link} {
-			sys[fmt.Sprintf("class/infiniband/mlx5_%d/ports/1/%s/%d", e.device, name, e.index)] = &fstest.MapFile{Data: []byte(text)}
+			sys[fmt.Sprintf("class/infiniband/test%d/ports/1/%s/%d", e.device, name, e.index)] = &fstest.MapFile{Data: []byte(text)}
 		}
 	}
 	pod := gids.Node{Sys: sys, Dial: func() (*nldev.Conn, error) { return nldev.New(kernelRDMA{}), nil }}
-	const file = "open RDMA device \"mlx5_%d\": no folder of /sys/class/infiniband_verbs is for it: ib_uverbs is not loaded on the node"
+	const file = "open RDMA device \"test%d\": no folder of /sys/class/infiniband_verbs is for it: ib_uverbs is not loaded on the node"
 	for only, c := range map[conf.LinkName]struct{ lines, index, says string }{
 		"": {
-			"# net1 172.16.0.5: mlx5_0 port 1, GID index 0\n# net2 172.17.0.5: mlx5_1 port 1, GID index 1\n", "",
+			"# net1 172.16.0.5: test0 port 1, GID index 0\n# net2 172.17.0.5: test1 port 1, GID index 1\n", "",
 			"choose GID index for \"net1, net2\": the indexes differ (net1 0, net2 1)\n" + fmt.Sprintf(file, 0) + "\n" + fmt.Sprintf(file, 1),
 		},
-		"net2": {"# net2 172.17.0.5: mlx5_1 port 1, GID index 1\n", "1", fmt.Sprintf(file, 1)},
+		"net2": {"# net2 172.17.0.5: test1 port 1, GID index 1\n", "1", fmt.Sprintf(file, 1)},
 	} {
 		var out strings.Builder
 		err := run(&out, pod, only)

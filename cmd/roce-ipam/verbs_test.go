@@ -121,6 +121,7 @@ func TestTheLeasesOfAnotherMainPlugin(t *testing.T) {
 			"call DEL before ADD: delete the pod"
 		full = "roce-ipam[101] lease address \"rail\": no address of 10.77.0.0/29 is left: "
 	)
+	// A want that ends with ": " is the beginning of what is said.
 	step := func(name, got, want string) {
 		t.Helper()
 		if got != want && !(strings.HasSuffix(want, ": ") && strings.HasPrefix(got, want)) {

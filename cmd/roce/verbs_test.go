@@ -5,6 +5,7 @@ package main
 
 import (
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"log/slog"
@@ -56,8 +57,11 @@ func (r runtime) call(verb plugin.Verb, pod *kerneltest.Netns, container, more s
 		r.t.Fatal(err)
 	}
 	var res types100.Result
-	if err := json.NewDecoder(out).Decode(&res); err != nil {
+	switch err := json.NewDecoder(out).Decode(&res); {
+	case errors.Is(err, io.EOF):
 		return "ok"
+	case err != nil || len(res.IPs) == 0:
+		return fmt.Sprintf("%+v, %v", res, err)
 	}
 	return res.IPs[0].Address.String()
 }
@@ -102,6 +106,7 @@ func TestAPodComesAndGoes(t *testing.T) {
 		t.Fatal(err)
 	}
 	const ipam = `, "ipam": {"type": "roce-ipam", "table": true, "quarantine": "0s"}`
+	// A want that ends with a blank is the beginning of what is said.
 	step := func(name, got, want string) {
 		t.Helper()
 		if got != want && !(strings.HasSuffix(want, " ") && strings.HasPrefix(got, want)) {

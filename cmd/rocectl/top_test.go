@@ -130,7 +130,7 @@ func TestTopEndsWhenItIsStopped(t *testing.T) {
 		t.Errorf("once: %v\n%s", err, &out)
 	}
 	missing := fmt.Sprintf("# missing: read record %q: unexpected end of JSON input\n", file)
-	if err := top.run(ctx); err != nil || strings.Count(out.String(), "mlx5_0") != 1 || !strings.HasSuffix(out.String(), missing) {
+	if err := top.run(ctx); err != nil || strings.Count(out.String(), "test0") != 1 || !strings.HasSuffix(out.String(), missing) {
 		t.Errorf("got %v\n%s", err, &out)
 	}
 	node.dial = func() (*nldev.Conn, error) { return nil, unix.EPROTONOSUPPORT }

@@ -69,6 +69,23 @@ func (h *healer) kill() {
 	}
 }
 
+// TestHealingBeginsOnlyWithRights: without CAP_SYS_ADMIN it cannot write settings of the kernel, and says so at once.
+func TestHealingBeginsOnlyWithRights(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, 1)
+	w.heal = "all"
+	cmd := exec.Command("unshare", "--mount", "--propagation", "slave", "sh", "-ec", contained, "sh",
+		"setpriv", "--inh-caps", "-all", "--bounding-set", "-sys_admin", filepath.Join(programs, "rocectl"), "heal")
+	var said bytes.Buffer
+	cmd.Stderr = &said
+	must(t, w.enter(cmd.Start))
+	end := time.AfterFunc(time.Minute, func() { _ = cmd.Process.Kill() })
+	defer end.Stop()
+	if err := cmd.Wait(); err == nil || !strings.Contains(said.String(), `make writable "/proc/sys"`) || !strings.Contains(said.String(), "CAP_SYS_ADMIN") {
+		t.Errorf("got %v and\n%s", err, &said)
+	}
+}
+
 // steersOnly are the losses that leave all addresses and links.
 func steersOnly(name string) bool {
 	return name == "the routes are gone" || name == "the rules are gone"

@@ -62,7 +62,8 @@ func TestIdleConnectionsTakeNoPlaceOfOthers(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer stop()
-	other := freeAddress(t)
+	_, port, _ := net.SplitHostPort(address)
+	other := net.JoinHostPort("127.0.0.3", port)
 	if _, err := serve([]string{other, address}, http.NotFoundHandler()); cnierr.CodeOf(err) != cnierr.IO || !strings.Contains(err.Error(), address) {
 		t.Errorf("at an address that is taken: %v", err)
 	}

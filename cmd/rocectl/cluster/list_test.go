@@ -46,9 +46,9 @@ func aState() state {
 		b.Status.Size, b.Status.Used, b.Status.Free = 16, 1+i, 15-i
 		s.blocks = append(s.blocks, b)
 	}
-	odd8 := kube.RailBlock{ObjectMeta: metav1.ObjectMeta{Name: "compute-8"}} // its pool had blocks of another size
-	odd8.Spec = block.Spec{Pool: "compute", Index: 8, Size: 8, Owner: block.Owner{NodeName: "gpu-07"}}
-	s.blocks = append(s.blocks, odd8)
+	resized := kube.RailBlock{ObjectMeta: metav1.ObjectMeta{Name: "compute-8"}} // its pool had blocks of another size
+	resized.Spec = block.Spec{Pool: "compute", Index: 8, Size: 8, Owner: block.Owner{NodeName: "gpu-07"}}
+	s.blocks = append(s.blocks, resized)
 	lost := kube.RailBlock{ObjectMeta: metav1.ObjectMeta{Name: "gone.7-1"}} // its pool is gone
 	lost.Spec = block.Spec{Pool: "gone", Rack: "7", Index: 1, Size: 16, Owner: block.Owner{NodeName: "gpu-07"}}
 	s.blocks = append(s.blocks, lost)

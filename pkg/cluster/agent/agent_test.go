@@ -343,7 +343,7 @@ func TestAnAgentThatIsStoppedInARequestEndsAtOnce(t *testing.T) {
 // unconfirmed is a store that does not let this account write some blocks.
 type unconfirmed struct {
 	*blocktest.Mem
-	denied atomic.Value // the last one of these; "": none; "all"
+	denied atomic.Value // the name of the block that is denied; "": none; "all": each
 	calls  atomic.Int64 // that were denied
 }
 
@@ -382,7 +382,7 @@ func TestBlocksThatCannotBeConfirmedStayAndAreSeldomTried(t *testing.T) {
 				t.Errorf("%s: the others are confirmed %d times", denied, got)
 			}
 			store.denied.Store("")
-			n.idle(6 * time.Minute)
+			n.idle(7 * time.Minute) // the longest pause is 6:15
 			n.healthy()
 		}
 	})

@@ -53,7 +53,7 @@ func without(blocks []block.Block, name string) []block.Block {
 func (k *poolController) trim(ctx context.Context) {
 	k.releasing.OK(k.Clock, trimEvery)
 	k.noteEmpty()
-	if !k.short() { // pods have ended since a claim failed
+	if !k.short() { // no claim is needed any more: pods have ended, or the node may not claim
 		k.note("claim", nil)
 	}
 	claims := k.selected && k.fault == nil

@@ -312,7 +312,7 @@ func (n Node) pci(device string) string {
 	return cmp.Or(slot, "PCI_ADDRESS")
 }
 
-// files returns the names of the files that match a pattern, in their order.
+// files returns the names of the files that match a pattern, as fs.Glob orders them.
 func (n Node) files(pattern string) []string {
 	names, _ := fs.Glob(n.Root, pattern) // the pattern is a constant
 	return names

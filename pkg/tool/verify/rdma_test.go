@@ -186,6 +186,7 @@ func TestWhatATestByRDMALacksIsNamed(t *testing.T) {
 
 // TestAProgramIsStartedForACaller, and the caller is told when it has ended.
 func TestAProgramIsStartedForACaller(t *testing.T) {
+	// rping lives longer than launch, so that it would be killed by a context that ends with launch.
 	installed(t, map[string]string{"rping": `sleep 0.1; echo "$@"`, "ib_write_bw": "exec sleep 60"})
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
