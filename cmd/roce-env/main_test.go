@@ -4,7 +4,6 @@
 package main
 
 import (
-	"context"
 	"fmt"
 	"net/netip"
 	"os"
@@ -16,11 +15,10 @@ import (
 	"github.com/rogpeppe/go-internal/testscript"
 
 	"github.com/roce-cni/roce-cni/pkg/base/cnierr"
-	"github.com/roce-cni/roce-cni/pkg/base/nlsock"
 	"github.com/roce-cni/roce-cni/pkg/plugin/conf"
 	"github.com/roce-cni/roce-cni/pkg/plugin/kernel/kerneltest"
 	"github.com/roce-cni/roce-cni/pkg/plugin/plan"
-	"github.com/roce-cni/roce-cni/pkg/plugin/rdma/nldev"
+	"github.com/roce-cni/roce-cni/pkg/plugin/rdma/nldev/nldevtest"
 	"github.com/roce-cni/roce-cni/pkg/tool/gids"
 )
 
@@ -35,30 +33,6 @@ func TestScripts(t *testing.T) {
 			return cond == "rdma" && len(devices) > 0, nil
 		},
 	})
-}
-
-// kernelRDMA answers as the kernel of a node with test0 on r0 and test1 on r1, in shared mode.
-type kernelRDMA struct{}
-
-func (kernelRDMA) Close() {}
-
-func (kernelRDMA) Dump(context.Context, nlsock.Request) (rows [][]byte, err error) {
-	for i := range uint32(2) {
-		row := nlsock.AppendText(nlsock.AppendNumber(nil, 1, i+1), 2, fmt.Sprint("test", i))
-		rows = append(rows, nlsock.AppendText(nlsock.AppendNumber(row, 3, 1), 67, "roce"))
-	}
-	return rows, nil
-}
-
-func (kernelRDMA) Exchange(_ context.Context, reqs ...nlsock.Request) (out []nlsock.Reply, err error) {
-	for i := range reqs { // the mode, and then the ports
-		row := nlsock.AppendNumber(nil, 66, 1)
-		if i > 0 {
-			row = nlsock.AppendText(nlsock.AppendNumber(nlsock.AppendNumber(nil, 12, uint32(nldev.Active)), 50, uint32(i)), 51, fmt.Sprint("r", i-1))
-		}
-		out = append(out, nlsock.Reply{Rows: [][]byte{row}})
-	}
-	return out, nil
 }
 
 // TestAPodIsToldAllThatItLacks: its devices have no files, and the indexes of its rails differ. The
@@ -80,7 +54,8 @@ func TestAPodIsToldAllThatItLacks(t *testing.T) {
 			sys[fmt.Sprintf("class/infiniband/test%d/ports/1/%s/%d", e.device, name, e.index)] = &fstest.MapFile{Data: []byte(text)}
 		}
 	}
-	pod := gids.Node{Sys: sys, Dial: func() (*nldev.Conn, error) { return nldev.New(kernelRDMA{}), nil }}
+	kernel := nldevtest.Kernel{Devices: []nldevtest.Device{{Name: "test0", Netdev: "r0", NetdevIndex: 1}, {Name: "test1", Netdev: "r1", NetdevIndex: 2}}}
+	pod := gids.Node{Sys: sys, Dial: kernel.Dial}
 	const file = "open RDMA device \"test%d\": no folder of /sys/class/infiniband_verbs is for it: ib_uverbs is not loaded on the node"
 	for only, c := range map[conf.LinkName]struct{ lines, index, says string }{
 		"": {

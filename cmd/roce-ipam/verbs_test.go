@@ -4,7 +4,6 @@
 package main
 
 import (
-	"encoding/json"
 	"errors"
 	"fmt"
 	"net/netip"
@@ -14,10 +13,10 @@ import (
 	"testing"
 
 	"github.com/containernetworking/cni/pkg/skel"
-	types100 "github.com/containernetworking/cni/pkg/types/100"
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/roce-cni/roce-cni/cmd/internal/plugin"
+	"github.com/roce-cni/roce-cni/cmd/internal/plugintest"
 	"github.com/roce-cni/roce-cni/pkg/base/cnierr"
 	"github.com/roce-cni/roce-cni/pkg/base/netrange"
 	"github.com/roce-cni/roce-cni/pkg/plugin/conf/pool"
@@ -51,43 +50,20 @@ func newCaller(t *testing.T, netns, settings string) caller {
 // configuration but for the type, and more what is beside it.
 func (c caller) call(verb plugin.Verb, container, ipam, more string, stdout *os.File) string {
 	c.t.Helper()
-	out, err := os.CreateTemp(c.t.TempDir(), "stdout")
-	if err != nil {
-		c.t.Fatal(err)
-	}
-	defer out.Close()
 	if !strings.HasPrefix(ipam, `"type"`) {
 		ipam = `"type": "roce-ipam", ` + ipam
 	}
-	before := os.Stdout
-	if os.Stdout = out; stdout != nil {
-		os.Stdout = stdout
-	}
-	err = verb(c.t.Context(), &skel.CmdArgs{
-		ContainerID: container, Netns: c.netns, IfName: "net1", Args: "K8S_POD_NAMESPACE=ml;K8S_POD_NAME=of-" + container,
-		StdinData: []byte(`{"cniVersion": "1.1.0", "name": "rail", "type": "sriov"` + more + `, "ipam": {` + ipam + `}}`),
+	answer, err := plugintest.Call(c.t, stdout, func() error {
+		return verb(c.t.Context(), &skel.CmdArgs{
+			ContainerID: container, Netns: c.netns, IfName: "net1", Args: "K8S_POD_NAMESPACE=ml;K8S_POD_NAME=of-" + container,
+			StdinData: []byte(`{"cniVersion": "1.1.0", "name": "rail", "type": "sriov"` + more + `, "ipam": {` + ipam + `}}`),
+		})
 	})
-	os.Stdout = before
-	b, readErr := os.ReadFile(out.Name())
-	if readErr != nil {
-		c.t.Fatal(readErr)
-	}
 	if err != nil {
 		e := cnierr.CNI("roce-ipam", err)
-		return string(b) + e.Msg + "\n" + e.Details
+		return strings.TrimPrefix(answer, "ok") + e.Msg + "\n" + e.Details
 	}
-	if len(b) == 0 {
-		return "ok"
-	}
-	var r types100.Result
-	if err := json.Unmarshal(b, &r); err != nil {
-		c.t.Fatal(err)
-	}
-	var all []string
-	for _, ip := range r.IPs {
-		all = append(all, ip.Address.String())
-	}
-	return strings.Join(all, " ")
+	return answer
 }
 
 // leases returns the addresses of containers, and those in quarantine with their state.

@@ -4,10 +4,7 @@
 package main
 
 import (
-	"encoding/json"
-	"errors"
 	"fmt"
-	"io"
 	"log/slog"
 	"os"
 	"path/filepath"
@@ -15,10 +12,10 @@ import (
 	"testing"
 
 	"github.com/containernetworking/cni/pkg/skel"
-	types100 "github.com/containernetworking/cni/pkg/types/100"
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/roce-cni/roce-cni/cmd/internal/plugin"
+	"github.com/roce-cni/roce-cni/cmd/internal/plugintest"
 	"github.com/roce-cni/roce-cni/pkg/base/cnierr"
 	"github.com/roce-cni/roce-cni/pkg/plugin/attach"
 	"github.com/roce-cni/roce-cni/pkg/plugin/calls"
@@ -36,34 +33,16 @@ type runtime struct {
 
 func (r runtime) call(verb plugin.Verb, pod *kerneltest.Netns, container, more string) string {
 	r.t.Helper()
-	out, err := os.CreateTemp(r.t.TempDir(), "stdout")
-	if err != nil {
-		r.t.Fatal(err)
-	}
-	defer out.Close()
-	before := os.Stdout
-	if os.Stdout = out; r.stdout != nil {
-		os.Stdout = r.stdout
-	}
-	err = verb(r.t.Context(), &skel.CmdArgs{
-		ContainerID: container, Netns: pod.Path, IfName: "net1", Args: "K8S_POD_NAMESPACE=ml;K8S_POD_NAME=of-" + container, Path: r.dir + ":/none",
-		StdinData: []byte(`{"cniVersion": "1.1.0", "name": "rail", "type": "roce", "master": "ens1", "rdma": "off"` + more + `}`),
+	answer, err := plugintest.Call(r.t, r.stdout, func() error {
+		return verb(r.t.Context(), &skel.CmdArgs{
+			ContainerID: container, Netns: pod.Path, IfName: "net1", Args: "K8S_POD_NAMESPACE=ml;K8S_POD_NAME=of-" + container, Path: r.dir + ":/none",
+			StdinData: []byte(`{"cniVersion": "1.1.0", "name": "rail", "type": "roce", "master": "ens1", "rdma": "off"` + more + `}`),
+		})
 	})
-	os.Stdout = before
 	if err != nil {
 		return cnierr.CNI("roce", err).Msg
 	}
-	if _, err = out.Seek(0, io.SeekStart); err != nil {
-		r.t.Fatal(err)
-	}
-	var res types100.Result
-	switch err := json.NewDecoder(out).Decode(&res); {
-	case errors.Is(err, io.EOF):
-		return "ok"
-	case err != nil || len(res.IPs) == 0:
-		return fmt.Sprintf("%+v, %v", res, err)
-	}
-	return res.IPs[0].Address.String()
+	return answer
 }
 
 // noted returns the calls that were noted, but for their times.

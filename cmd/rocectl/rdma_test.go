@@ -5,8 +5,6 @@ package main
 
 import (
 	"bytes"
-	"context"
-	"encoding/binary"
 	"errors"
 	"fmt"
 	"net/netip"
@@ -23,58 +21,20 @@ import (
 
 	"github.com/roce-cni/roce-cni/cmd/internal/cli"
 	"github.com/roce-cni/roce-cni/pkg/base/netns"
-	"github.com/roce-cni/roce-cni/pkg/base/nlsock"
 	"github.com/roce-cni/roce-cni/pkg/plugin/conf"
 	"github.com/roce-cni/roce-cni/pkg/plugin/kernel/kerneltest"
 	"github.com/roce-cni/roce-cni/pkg/plugin/plan"
-	"github.com/roce-cni/roce-cni/pkg/plugin/rdma/nldev"
+	"github.com/roce-cni/roce-cni/pkg/plugin/rdma/nldev/nldevtest"
 	"github.com/roce-cni/roce-cni/pkg/plugin/record"
 )
 
-// kernelRDMA answers as the kernel of a node with test0 on r0 and test1 on r1, in shared mode. Each
-// program in the list has a queue pair on the device of its number.
-type kernelRDMA []int
-
-func (kernelRDMA) Close() {}
-
-func (k kernelRDMA) Dump(_ context.Context, req nlsock.Request) (rows [][]byte, err error) {
-	for i, pid := range k {
-		device := uint32(i + 1)
-		switch of := numberOf(req, 1); {
-		case req.Type&0x3ff == 1:
-			row := nlsock.AppendText(nlsock.AppendNumber(nil, 1, device), 2, fmt.Sprint("test", i))
-			rows = append(rows, nlsock.AppendText(nlsock.AppendNumber(row, 3, 1), 67, "roce"))
-		case req.Type&0x3ff == 10 && of == device:
-			qp := nlsock.AppendNumber(nlsock.AppendNumber(nil, 26, 2), 28, uint32(pid))
-			rows = append(rows, nested(19, nested(20, qp)))
-		}
+// kernelRDMA is a kernel with test0 on r0 and test1 on r1, in shared mode. Each of the programs has
+// a queue pair on the device of its number.
+func kernelRDMA(programs ...int) (out nldevtest.Kernel) {
+	for i, pid := range programs {
+		out.Devices = append(out.Devices, nldevtest.Device{Name: fmt.Sprint("test", i), Netdev: fmt.Sprint("r", i), NetdevIndex: uint32(i + 1), Program: pid})
 	}
-	return rows, nil
-}
-
-func (k kernelRDMA) Exchange(_ context.Context, reqs ...nlsock.Request) (out []nlsock.Reply, err error) {
-	for _, r := range reqs {
-		row := nlsock.AppendNumber(nil, 66, 1)
-		if n := numberOf(r, 1); n > 0 {
-			row = nlsock.AppendText(nlsock.AppendNumber(nlsock.AppendNumber(nil, 12, uint32(nldev.Active)), 50, n), 51, fmt.Sprint("r", n-1))
-		}
-		out = append(out, nlsock.Reply{Rows: [][]byte{row}})
-	}
-	return out, nil
-}
-
-func numberOf(req nlsock.Request, attribute uint16) uint32 {
-	for typ, v := range nlsock.Attributes(req.Body) {
-		if typ == attribute {
-			return nlsock.Number(v)
-		}
-	}
-	return 0
-}
-
-func nested(typ uint16, body []byte) []byte {
-	out := binary.NativeEndian.AppendUint16(nil, uint16(4+len(body)))
-	return append(binary.NativeEndian.AppendUint16(out, typ), body...)
+	return out
 }
 
 // answerOf is what a command prints, with its error, in lines with one blank between words.
@@ -136,8 +96,8 @@ func TestCommandsAboutDevicesTellPodsApart(t *testing.T) {
 		t.Cleanup(func() { _ = cmd.Process.Kill(); _ = cmd.Wait() })
 		return cmd.Process.Pid
 	}
-	programs := kernelRDMA{program(pod), program(stranger)}
-	node := &nodeFlags{stateDir: filepath.Join(dir, "state"), sys: sys, dial: func() (*nldev.Conn, error) { return nldev.New(programs), nil }}
+	programs := []int{program(pod), program(stranger)}
+	node := &nodeFlags{stateDir: filepath.Join(dir, "state"), sys: sys, dial: kernelRDMA(programs...).Dial}
 	ns, err := netns.At(pod.Path)
 	if err != nil {
 		t.Fatal(err)

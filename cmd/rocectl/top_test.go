@@ -119,7 +119,7 @@ func TestTopEndsWhenItIsStopped(t *testing.T) {
 	t.Parallel()
 	ctx, stop := context.WithCancel(t.Context())
 	stop()
-	node := &nodeFlags{stateDir: t.TempDir(), sys: fstest.MapFS{}, dial: func() (*nldev.Conn, error) { return nldev.New(kernelRDMA{1}), nil }}
+	node := &nodeFlags{stateDir: t.TempDir(), sys: fstest.MapFS{}, dial: kernelRDMA(1).Dial}
 	file := filepath.Join(node.stateDir, "attachments", "c9", "net1.json")
 	if err := errors.Join(os.MkdirAll(filepath.Dir(file), 0o700), os.WriteFile(file, []byte("{"), 0o600)); err != nil {
 		t.Fatal(err)

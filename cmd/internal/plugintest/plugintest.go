@@ -2,13 +2,15 @@
 // SPDX-FileCopyrightText: The roce-cni authors
 
 // Package plugintest runs the scripts that test the programs roce and roce-ipam in the
-// way a runtime calls them, for all cases that need no network namespace.
+// way a runtime calls them, for all cases that need no network namespace. It also calls verbs in
+// the process of a test.
 //
 // It is for tests only. Cases that need a namespace are in integration/cni. Everything
 // is in this file; the scripts are in the folder testdata of each program.
 package plugintest
 
 import (
+	"cmp"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -21,6 +23,7 @@ import (
 	"strings"
 	"testing"
 
+	types100 "github.com/containernetworking/cni/pkg/types/100"
 	"github.com/rogpeppe/go-internal/testscript"
 
 	"github.com/roce-cni/roce-cni/pkg/plugin/settings"
@@ -150,4 +153,36 @@ func look(ts *testscript.TestScript) []string {
 	ts.Check(err)
 	_, err = os.Stat(settings.DefaultStateDir)
 	return append(out, fmt.Sprint(settings.DefaultStateDir, err == nil))
+}
+
+// Call calls a verb in this process. It returns what the verb prints: the addresses of a result,
+// or "ok" for nothing. The verb prints to stdout, if that is not nil.
+func Call(t *testing.T, stdout *os.File, verb func() error) (string, error) {
+	t.Helper()
+	out, err := os.CreateTemp(t.TempDir(), "stdout")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer out.Close()
+	printed := &os.Stdout //nolint:forbidigo // where a verb prints
+	before := *printed
+	*printed = cmp.Or(stdout, out)
+	failed := verb()
+	*printed = before
+	b, err := os.ReadFile(out.Name())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if len(b) == 0 {
+		return "ok", failed
+	}
+	var r types100.Result
+	if err := json.Unmarshal(b, &r); err != nil {
+		t.Fatalf("%s: %v", b, err)
+	}
+	var all []string
+	for _, ip := range r.IPs {
+		all = append(all, ip.Address.String())
+	}
+	return strings.Join(all, " "), failed
 }

@@ -4,7 +4,6 @@
 package gids
 
 import (
-	"context"
 	"fmt"
 	"net/netip"
 	"path/filepath"
@@ -18,7 +17,6 @@ import (
 
 	"github.com/roce-cni/roce-cni/pkg/base/cnierr"
 	"github.com/roce-cni/roce-cni/pkg/base/netns"
-	"github.com/roce-cni/roce-cni/pkg/base/nlsock"
 	"github.com/roce-cni/roce-cni/pkg/plugin/conf"
 	"github.com/roce-cni/roce-cni/pkg/plugin/kernel/kerneltest"
 	"github.com/roce-cni/roce-cni/pkg/plugin/plan"
@@ -26,35 +24,16 @@ import (
 	"github.com/roce-cni/roce-cni/pkg/plugin/rdma/discover"
 	"github.com/roce-cni/roce-cni/pkg/plugin/rdma/gidtable"
 	"github.com/roce-cni/roce-cni/pkg/plugin/rdma/nldev"
+	"github.com/roce-cni/roce-cni/pkg/plugin/rdma/nldev/nldevtest"
 	"github.com/roce-cni/roce-cni/pkg/plugin/record"
 )
 
-// devices are the names of RDMA devices with one port each, as the kernel tells them: the first one
-// is that of r0. In shared mode, all namespaces have them.
-type devices struct {
-	names     []string
-	exclusive byte // 0 if it is
-}
-
-func (d devices) Close() {}
-
-func (d devices) Dump(context.Context, nlsock.Request) (rows [][]byte, err error) {
-	for i, name := range d.names {
-		row := nlsock.AppendText(nlsock.AppendNumber(nil, 1, uint32(i+1)), 2, name)
-		rows = append(rows, nlsock.AppendText(nlsock.AppendNumber(row, 3, 1), 67, "roce"))
-	}
-	return rows, nil
-}
-
-func (d devices) Exchange(_ context.Context, reqs ...nlsock.Request) (out []nlsock.Reply, err error) {
-	for _, r := range reqs {
-		row := nlsock.AppendNumber(nil, 66, uint32(d.exclusive))
-		if r.Type&0x3ff == 5 { // of a port
-			row = nlsock.AppendText(nlsock.AppendNumber(nlsock.AppendNumber(nil, 12, uint32(nldev.Active)), 50, 7), 51, "r0")
-		}
-		out = append(out, nlsock.Reply{Rows: [][]byte{row}})
-	}
-	return out, nil
+// twoDevices is a kernel with two devices on one link.
+func twoDevices(exclusive bool) nldevtest.Kernel {
+	d := nldevtest.Device{Name: "mlx5_0", Netdev: "r0", NetdevIndex: 7}
+	second := d
+	second.Name = "mlx5_1"
+	return nldevtest.Kernel{Devices: []nldevtest.Device{d, second}, Exclusive: exclusive}
 }
 
 // TestPortsAreThoseOfTheKernelWithTheirTables: of two ports, the second has no table.
@@ -66,14 +45,14 @@ func TestPortsAreThoseOfTheKernelWithTheirTables(t *testing.T) {
 		dir + "ports/1/gid_attrs/types/0": {Data: []byte("RoCE v2")}, dir + "ports/1/gid_attrs/ndevs/0": {Data: []byte("r0")},
 	}
 	var dials error
-	of := func(mode byte) *rdma.Subsystem {
+	of := func(exclusive bool) *rdma.Subsystem {
 		s := rdma.New(rdma.Config{
 			Sys: sys, Enter: func(fn func() error) error { return fn() },
 			Dial: func() (*nldev.Conn, error) {
 				if dials != nil {
 					return nil, dials
 				}
-				return nldev.New(devices{[]string{"mlx5_0", "mlx5_1"}, mode}), nil
+				return twoDevices(exclusive).Dial()
 			},
 		})
 		t.Cleanup(s.Close)
@@ -86,34 +65,34 @@ func TestPortsAreThoseOfTheKernelWithTheirTables(t *testing.T) {
 	want := []Port{port(1, "mlx5_0"), port(2, "mlx5_1")}
 	want[0].Model, want[0].Size = "MT4129", 1
 	want[0].Entries = []gidtable.Entry{{GID: netip.MustParseAddr("fe80::1"), Type: gidtable.RoCEv2, Netdev: "r0"}}
-	inPod, err := usable(t.Context(), of(1))
+	inPod, err := usable(t.Context(), of(false))
 	if err != nil {
 		t.Fatal(err)
 	}
-	for reader, mode := range map[plan.Place]byte{plan.Host: 1, plan.Pod: 0} { // the host reads its own files in both modes
-		got, err := Ports(t.Context(), of(mode), plan.Host, reader)
+	for reader, exclusive := range map[plan.Place]bool{plan.Host: false, plan.Pod: true} { // the host reads its own files in both modes
+		got, err := Ports(t.Context(), of(exclusive), plan.Host, reader)
 		if err != nil {
 			t.Fatal(err)
 		}
 		for _, ports := range [][]Port{got, inPod} {
 			if diff := cmp.Diff(want, ports, cmpopts.EquateComparable(netip.Addr{})); diff != "" {
-				t.Errorf("mode %d (-want +got)\n%s", mode, diff)
+				t.Errorf("exclusive %t (-want +got)\n%s", exclusive, diff)
 			}
 		}
 	}
 	sys[dir+"ports/1/gids/0"] = &fstest.MapFile{Data: []byte("no GID")}
-	if _, err := Ports(t.Context(), of(1), plan.Host, plan.Host); err == nil {
+	if _, err := Ports(t.Context(), of(false), plan.Host, plan.Host); err == nil {
 		t.Error("a table that cannot be read has no entries")
 	}
 	dials = unix.EPROTONOSUPPORT
-	_, err = Ports(t.Context(), of(1), plan.Host, plan.Host)
+	_, err = Ports(t.Context(), of(false), plan.Host, plan.Host)
 	if cnierr.CodeOf(err) != cnierr.NoRDMA || !strings.Contains(err.Error(), "the network namespace has none: the kernel has no RDMA") {
 		t.Errorf("without RDMA: got %v", err)
 	}
 	dials = unix.EIO
 	for _, ask := range []func() ([]Port, error){
-		func() ([]Port, error) { return Ports(t.Context(), of(1), plan.Host, plan.Host) },
-		func() ([]Port, error) { return usable(t.Context(), of(1)) },
+		func() ([]Port, error) { return Ports(t.Context(), of(false), plan.Host, plan.Host) },
+		func() ([]Port, error) { return usable(t.Context(), of(false)) },
 	} {
 		if ports, err := ask(); err == nil || cnierr.CodeOf(err) == cnierr.NoRDMA || len(ports) > 0 {
 			t.Errorf("the kernel does not answer: got %v, %v", ports, err)
@@ -158,9 +137,7 @@ func TestANodeTellsWhatItsPodsHave(t *testing.T) {
 	found.Targets = append(found.Targets, plan.GIDTarget{Link: "net2", Addr: netip.MustParseAddr("172.17.0.6"), Index: place(1)})
 	rec.Plan.Interfaces = []plan.Interface{{Name: "net1", Addresses: []plan.LeasedAddress{{Prefix: netip.MustParsePrefix("172.16.0.5/24")}}}}
 	rec.Plan.Ops = plan.InPod(found, plan.Move{Device: plan.RDMADevice{Name: "mlx5_1", Index: 2, Port: 1}}, plan.Move{Device: plan.RDMADevice{Name: "mlx5_7", Index: 7, Port: 1}})
-	n := Node{Sys: sys, Records: []record.Record{rec}, Dial: func() (*nldev.Conn, error) {
-		return nldev.New(devices{[]string{"mlx5_0", "mlx5_1"}, 1}), nil
-	}}
+	n := Node{Sys: sys, Records: []record.Record{rec}, Dial: twoDevices(false).Dial}
 
 	here, err := n.Here(t.Context(), "")
 	if diff := cmp.Diff(map[string]int{"r0 172.16.0.9 mlx5_0:1": 0}, placesOf(here.Rails)); err != nil || diff != "" || here.Out != "" {

@@ -23,7 +23,6 @@ import (
 	"github.com/roce-cni/roce-cni/pkg/plugin/kernel/rtnl"
 	"github.com/roce-cni/roce-cni/pkg/plugin/plan"
 	"github.com/roce-cni/roce-cni/pkg/plugin/rdma/gidtable"
-	"github.com/roce-cni/roce-cni/pkg/plugin/rdma/nldev"
 	"github.com/roce-cni/roce-cni/pkg/plugin/record"
 )
 
@@ -207,9 +206,7 @@ func TestANamespaceIsLookedAtOnce(t *testing.T) {
 	}
 	const gid = "class/infiniband/mlx5_9/ports/1/gids/0"
 	sys := reads{fstest.MapFS{gid: {Data: []byte("0000:0000:0000:0000:0000:0000:0000:0000")}}, map[string]int{}}
-	n := Node{Sys: sys, fillers: filepath.Join(t.TempDir(), "fillers"), Dial: func() (*nldev.Conn, error) {
-		return nldev.New(devices{[]string{"mlx5_0", "mlx5_1"}, 1}), nil
-	}}
+	n := Node{Sys: sys, fillers: filepath.Join(t.TempDir(), "fillers"), Dial: twoDevices(false).Dial}
 	for _, lacks := range []bool{false, true} {
 		n.Records, sys.of[gid] = nil, 0
 		for i := range uint32(2) {
