@@ -102,3 +102,13 @@ func TestCheckComparesTheMACWithTheResultOfTheLastPlugin(t *testing.T) {
 	w.pod.IP("link set net1 address " + told.String())
 	w.mustCheck(req)
 }
+
+func TestASoundAttachmentNeedsNoRepair(t *testing.T) {
+	inEachWorld(t, func(t *testing.T, fresh func(*testing.T) *world) {
+		w := fresh(t)
+		w.mustCome("c1")
+		if done, err := w.repairs().Repair(ctx, c1); err != nil || len(done) > 0 {
+			t.Errorf("did %q, error %v", done.Commands("pod"), err)
+		}
+	})
+}
