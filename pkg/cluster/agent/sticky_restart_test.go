@@ -181,7 +181,7 @@ func TestANodeThatChangesItsRackGetsNoHostIndexesOfTheNewRack(t *testing.T) {
 }
 
 func TestAfterABootNothingIsHeld(t *testing.T) {
-	for name, deleted := range map[string]bool{"of a pool that is there": false, "of one that was deleted meanwhile": true} {
+	for name, deleted := range map[string]bool{"of an existing pool": false, "of a deleted pool": true} {
 		t.Run(name, func(t *testing.T) {
 			bubble(t, func(t *testing.T) {
 				a, _ := two(t)

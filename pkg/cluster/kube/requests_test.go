@@ -52,7 +52,7 @@ func TestEachQuestionIsAskedAtItsPlace(t *testing.T) {
 		}, request{method: "POST", path: groups + "railleases", kind: "application/json", body: `{"kind":"RailLease","apiVersion":"roce-cni.io/v1alpha1",` +
 			`"metadata":{"name":"gpu-s70","annotations":{"roce-cni.io/created-by":"node-1"}},"spec":{"pool":"gpu","slot":70,"namespace":"default","pod":"db-0",` +
 			`"interface":"net1","holder":{"nodeName":"node-1","machineID":"abc"},"written":"2026-01-02T03:04:05.000006Z"}}`}},
-		"a new lease of nobody": {func(ctx context.Context, a *kube.API) error {
+		"a new lease without a holder": {func(ctx context.Context, a *kube.API) error {
 			l := lease()
 			l.Spec.Holder, l.Spec.Written = block.Owner{}, time.Time{}
 			_, err := a.Leases().Create(ctx, l)
